@@ -1,0 +1,55 @@
+"""Every fault a caller can meet, in one place.
+
+A fault is the user's (one sentence that says what to do), the model's (transient, retried) or the contract's
+(the reply does not parse). Nothing else leaves a graph on purpose.
+"""
+
+from __future__ import annotations
+
+
+class DubitoError(Exception):
+    """Base of every error that dubito raises on purpose; its text is one sentence fit for a terminal."""
+
+
+class UserFault(DubitoError, ValueError):
+    """Something the caller can mend: a missing corpus, an empty question, an unknown model, a wrong setting."""
+
+
+class CapabilityMissing(UserFault):
+    """The chosen model cannot do what the graph needs; the message names what can."""
+
+
+class ContextOverflow(UserFault):
+    """The prompt does not fit the model's context window."""
+
+
+class ModelFault(DubitoError):
+    """A transient fault of a model or its server (timeout, 5xx, dropped connection); a node retries it."""
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        """endpoint: the model's name or URL; reason: what happened, without a final full stop."""
+        super().__init__(f"{endpoint}: {reason}.")
+        self.endpoint = endpoint
+        self.reason = reason
+
+
+class ModelUnavailable(DubitoError):
+    """A model fault that outlived its retries."""
+
+    def __init__(self, endpoint: str, attempts: int, reason: str) -> None:
+        """attempts: how many times the node was tried, the first included."""
+        tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        super().__init__(f"The model at {endpoint} did not answer after {tries}: {reason}.")
+        self.endpoint = endpoint
+        self.attempts = attempts
+        self.reason = reason
+
+
+class ContractFault(DubitoError):
+    """A model's reply that breaks the output contract of its prompt."""
+
+    def __init__(self, problem: str, reply: str) -> None:
+        """problem: what is wrong, fit to be shown to the model; reply: the text that was received."""
+        super().__init__(problem)
+        self.problem = problem
+        self.reply = reply

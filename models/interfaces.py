@@ -1,0 +1,170 @@
+"""What a graph asks of a model, whatever runs it: three verbs for a chat LLM, one for an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+Capability = Literal["logprobs", "option_probabilities", "score", "seed"]
+"""What not every backend can do.
+
+logprobs: `complete` returns tokens with their log-probabilities.
+option_probabilities: `choose` returns the model's own probabilities, not one parsed reply.
+score: the log-probabilities of a given continuation.
+seed: equal requests with equal seeds give equal samples.
+"""
+
+Vectors = NDArray[np.float32]
+
+
+class Message(TypedDict):
+    """One turn of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to continue a prompt.
+
+    temperature 0 is greedy; top_k 0 keeps every token; `logprobs` asks for each token's log-probability under the
+    model (before temperature, top-p and top-k); `thinking` lets a reasoning model think before it answers.
+    """
+
+    n: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    logprobs: bool = False
+    thinking: bool = False
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token and its log-probability (natural logarithm) given everything before it."""
+
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled continuation. `tokens` is empty unless log-probabilities were asked for."""
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    tokens: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens read and written by one call."""
+
+    prompt: int = 0
+    completion: int = 0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The n continuations of one `complete` call, in the order the model gave them."""
+
+    completions: tuple[Completion, ...]
+    tokens: Tokens
+
+    @property
+    def text(self) -> str:
+        """The first continuation's text."""
+        return self.completions[0].text
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A probability for each option, in the caller's order, summing to 1."""
+
+    probabilities: Mapping[str, float]
+    tokens: Tokens
+
+    @property
+    def best(self) -> str:
+        """The most probable option; the first listed one of equals."""
+        return max(self.probabilities, key=lambda option: self.probabilities[option])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """For each given continuation its tokens with their log-probabilities, in the caller's order."""
+
+    continuations: tuple[tuple[Token, ...], ...]
+    tokens: Tokens
+
+    @property
+    def means(self) -> list[float]:
+        """Mean log-probability per token of each continuation, in nats (0 for an empty one)."""
+        return [sum(t.logprob for t in c) / len(c) if c else 0.0 for c in self.continuations]
+
+
+class ChatModel(Protocol):
+    """A chat LLM. Every verb is async; what blocks runs in a thread of the backend's own.
+
+    All verbs raise `ContextOverflow` for a prompt that does not fit, `ModelFault` for what a retry may mend,
+    `UserFault` for what it will not (unknown model, refused key), `CapabilityMissing` for what this backend cannot do.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name it was opened by, such as `embedded` or `vllm:http://127.0.0.1:8000/v1#smollm2`."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What it can do beyond plain completion."""
+        ...
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        """Continue a chat n times."""
+        ...
+
+    async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
+        """Choose among at least two distinct options; raises `ContractFault` where a parsed reply names none."""
+        ...
+
+    async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
+        """Score given assistant replies to one chat; the shared prompt is read once where the backend can."""
+        ...
+
+    async def window(self) -> int | None:
+        """The context window in tokens, prompt and reply together; None if the backend does not tell."""
+        ...
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """The number of tokens of each text; an upper estimate where the backend has no tokenizer at hand."""
+        ...
+
+
+class Encoder(Protocol):
+    """A text encoder."""
+
+    @property
+    def name(self) -> str:
+        """The name it was opened by; stored in index manifests."""
+        ...
+
+    async def dimension(self) -> int:
+        """The length d of its vectors."""
+        ...
+
+    async def max_tokens(self) -> int | None:
+        """The longest text it reads whole, in tokens; None if unknown."""
+        ...
+
+    async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
+        """Texts → [n, d] float32, L2-normalised. `query` selects the encoder's query side where it has two."""
+        ...

@@ -1,0 +1,110 @@
+"""Counts and reports every model call of the node that is running."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from .interfaces import Capability, ChatModel, Choice, Message, Reply, Sampling, Scores
+
+Answer = TypeVar("Answer", Reply, Choice, Scores)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One finished model call, all JSON: what was asked, what came back, what it cost."""
+
+    verb: str
+    model: str
+    request: dict[str, Any]
+    reply: dict[str, Any]
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+
+
+@dataclass
+class Meter:
+    """The calls made while one node runs; `on_call` hears of each as it ends."""
+
+    on_call: Callable[[Call], None] | None = None
+    calls: list[Call] = field(default_factory=list)
+
+    def record(self, call: Call) -> None:
+        """Add a finished call."""
+        self.calls.append(call)
+        if self.on_call is not None:
+            self.on_call(call)
+
+
+current_meter: ContextVar[Meter | None] = ContextVar("current_meter", default=None)
+
+
+class Metered:
+    """A chat model whose calls are bounded in number at a time and reported to the running node's meter."""
+
+    def __init__(self, model: ChatModel, concurrency: int) -> None:
+        """concurrency: how many calls may be under way at once in one event loop."""
+        self.model = model
+        self._concurrency = concurrency
+        # a semaphore belongs to the event loop it was first waited on in
+        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.name
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """The model's capabilities."""
+        return self.model.capabilities
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        """See `ChatModel.complete`."""
+        request = {"messages": list(messages), **asdict(sampling)}
+        return await self._call("complete", request, lambda: self.model.complete(messages, sampling))
+
+    async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
+        """See `ChatModel.choose`."""
+        request = {"messages": list(messages), "options": list(options)}
+        return await self._call("choose", request, lambda: self.model.choose(messages, options))
+
+    async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
+        """See `ChatModel.score`."""
+        request = {"messages": list(messages), "continuations": list(continuations)}
+        return await self._call("score", request, lambda: self.model.score(messages, continuations))
+
+    async def window(self) -> int | None:
+        """See `ChatModel.window`."""
+        return await self.model.window()
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """See `ChatModel.count`."""
+        return await self.model.count(texts)
+
+    async def _call(self, verb: str, request: dict[str, Any], ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        async with self._gate():
+            start = time.perf_counter()
+            answer = await ask()
+            seconds = time.perf_counter() - start
+        if (meter := current_meter.get()) is not None:
+            tokens = answer.tokens
+            meter.record(Call(verb, self.name, request, _summary(answer), tokens.prompt, tokens.completion, seconds))
+        return answer
+
+    def _gate(self) -> asyncio.Semaphore:
+        return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency))
+
+
+def _summary(answer: Reply | Choice | Scores) -> dict[str, Any]:
+    if isinstance(answer, Reply):
+        return {"texts": [c.text for c in answer.completions], "finish": [c.finish_reason for c in answer.completions]}
+    if isinstance(answer, Choice):
+        return {"probabilities": dict(answer.probabilities)}
+    return {"mean_logprobs": answer.means}

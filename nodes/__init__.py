@@ -1,0 +1,1 @@
+"""The steps the machines share, one verb a file."""
