@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypedDict
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Capability = Literal["logprobs", "option_probabilities", "score", "seed"]
-"""What not every backend can do.
+from ..state.capability import Capability
+from ..state.messages import Message
 
-logprobs: `complete` returns tokens with their log-probabilities.
-option_probabilities: `choose` returns the model's own probabilities, not one parsed reply.
-score: the log-probabilities of a given continuation.
-seed: equal requests with equal seeds give equal samples.
-"""
+__all__ = [
+    "Capability",
+    "ChatModel",
+    "Choice",
+    "Completion",
+    "Encoder",
+    "Message",
+    "Reply",
+    "Sampling",
+    "Scores",
+    "Token",
+    "Tokens",
+    "Vectors",
+]
 
 Vectors = NDArray[np.float32]
-
-
-class Message(TypedDict):
-    """One turn of a chat."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
 
 
 @dataclass(frozen=True)

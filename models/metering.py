@@ -30,9 +30,10 @@ class Call:
 
 @dataclass
 class Meter:
-    """The calls made while one node runs; `on_call` hears of each as it ends."""
+    """The calls made while one node runs; `on_call` hears of each as it ends, `on_progress` of long preparations."""
 
     on_call: Callable[[Call], None] | None = None
+    on_progress: Callable[[str, int, int], None] | None = None
     calls: list[Call] = field(default_factory=list)
 
     def record(self, call: Call) -> None:
@@ -43,6 +44,12 @@ class Meter:
 
 
 current_meter: ContextVar[Meter | None] = ContextVar("current_meter", default=None)
+
+
+def report_progress(what: str, done: int, total: int) -> None:
+    """Tell whoever watches the running node how far a long preparation is."""
+    if (meter := current_meter.get()) is not None and meter.on_progress is not None:
+        meter.on_progress(what, done, total)
 
 
 class Metered:

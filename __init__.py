@@ -1,0 +1,27 @@
+"""dubito: published retrieval-augmented-generation techniques as LangGraph state machines.
+
+    from dubito import df_rag
+    df_rag.invoke({"question": "..."})["answer"]
+
+Each graph is loaded when it is first used; `dubito.graphs` holds their builders.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .graphs.df_rag import graph as df_rag
+    from .graphs.vanilla_rag import graph as vanilla_rag
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "df_rag", "vanilla_rag"]
+
+_GRAPHS = frozenset(__all__) - {"__version__"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _GRAPHS:
+        return import_module(f".graphs.{name}", __name__).graph
+    raise AttributeError(f"module 'dubito' has no attribute {name!r}")

@@ -1,0 +1,93 @@
+"""How a node becomes a step of a LangGraph graph: one place for context, resources, usage, retries, sync and async."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Generic, TypeVar
+
+from langchain_core.runnables import Runnable, RunnableLambda
+from langgraph.config import get_config
+from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import RetryPolicy
+
+from ..errors import ModelFault, ModelUnavailable
+from ..models.background import run_in_background
+from ..models.metering import Call, Meter, current_meter
+from ..models.resources import Resources, shared_resources
+from ..state.context import BaseContext
+from ..state.records import Usage
+
+C = TypeVar("C", bound=BaseContext)
+Node = Callable[[Any, C, Resources], Awaitable[Mapping[str, Any]]]
+
+RETRY = RetryPolicy(retry_on=ModelFault, max_attempts=4, initial_interval=0.5, backoff_factor=2.0, max_interval=8.0)
+"""Model faults are tried again here and nowhere else: the clients' own retries are off."""
+
+
+class Steps(Generic[C]):
+    """Turns the nodes of one graph into its steps.
+
+    `steps(node)` wraps `async def node(state, context, resources) -> update`: `.invoke` runs it on a background event
+    loop, `.ainvoke` on the caller's; a missing context means the defaults; what the node cost is added to `usage`.
+    """
+
+    def __init__(self, context: type[C], resources: Resources | None) -> None:
+        """context: the graph's context type; resources: live objects to use in place of names."""
+        self._context = context
+        self._resources = resources
+
+    def __call__(self, node: Node[C]) -> Runnable[Any, Any]:
+        """Wrap a node."""
+
+        async def arun(state: Any) -> dict[str, Any]:  # noqa: ANN401 - each graph has its own state
+            return await self._metered(node, state)
+
+        def run(state: Any) -> dict[str, Any]:  # noqa: ANN401
+            return run_in_background(self._metered(node, state))
+
+        return RunnableLambda(run, afunc=arun, name=getattr(node, "__name__", "node"))
+
+    def context(self) -> C:
+        """The running graph's context; the defaults where the caller gave none."""
+        return self._runtime().context or self._context()
+
+    def _runtime(self) -> Runtime[C]:
+        return get_runtime(self._context)
+
+    async def _metered(self, node: Node[C], state: Any) -> dict[str, Any]:  # noqa: ANN401
+        runtime, name = self._runtime(), str(get_config()["metadata"]["langgraph_node"])
+        meter = _streaming_meter(runtime, name)
+        before = current_meter.set(meter)
+        start = time.perf_counter()
+        try:
+            update = dict(await node(state, self.context(), self._resources or shared_resources()))
+        except ModelFault as fault:
+            attempt = runtime.execution_info.node_attempt if runtime.execution_info else RETRY.max_attempts
+            if attempt < RETRY.max_attempts:
+                raise
+            raise ModelUnavailable(fault.endpoint, attempt, fault.reason) from fault
+        finally:
+            current_meter.reset(before)
+        # the first step resets `usage` for the thread's new question and is not counted
+        update.setdefault("usage", _usage(name, meter.calls, time.perf_counter() - start))
+        return update
+
+
+def _streaming_meter(runtime: Runtime[Any], node: str) -> Meter:
+    task = str(get_config()["configurable"].get("checkpoint_ns", ""))
+
+    def on_call(call: Call) -> None:
+        runtime.stream_writer({"type": "llm_call", "node": node, "task": task, "call": asdict(call)})
+
+    def on_progress(what: str, done: int, total: int) -> None:
+        runtime.stream_writer({"type": "progress", "node": node, "what": what, "done": done, "total": total})
+
+    return Meter(on_call, on_progress)
+
+
+def _usage(node: str, calls: list[Call], seconds: float) -> Usage:
+    prompt, completion = sum(c.prompt_tokens for c in calls), sum(c.completion_tokens for c in calls)
+    cost = {"calls": len(calls), "prompt_tokens": prompt, "completion_tokens": completion}
+    return {**cost, "nodes": {node: {"runs": 1, **cost, "seconds": seconds}}}  # type: ignore[typeddict-item]

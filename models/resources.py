@@ -1,0 +1,197 @@
+"""Names resolved to open models and corpora, each once, shared by every graph of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from importlib import resources as package_files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from ..errors import UserFault
+from ..settings import settings
+from .interfaces import ChatModel, Encoder
+from .metering import Metered, report_progress
+
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.vectorstores import VectorStore
+
+    from ..retrieval.pool import Retriever
+
+T = TypeVar("T")
+
+SAMPLE = "sample"
+CHAT_NAMES = "embedded, vllm:URL#model, openai:URL#model, hf:folder-or-hub-name, gguf:file"
+ENCODER_NAMES = "embedded, st:folder-or-hub-name, openai:URL#model"
+
+
+class Resources:
+    """Open models and corpora.
+
+    Give live objects to use them in place of what a context names: any chat model, encoder or retriever of ours, or of
+    LangChain's (chat model, embeddings, retriever, vector store).
+    """
+
+    def __init__(
+        self,
+        llm: ChatModel | BaseChatModel | None = None,
+        encoder: Encoder | Embeddings | None = None,
+        retriever: Retriever | BaseRetriever | VectorStore | None = None,
+    ) -> None:
+        """Every argument is optional; what is left out is opened by name."""
+        self._llm = None if llm is None else _as_chat_model(llm)
+        self._encoder = None if encoder is None else _as_encoder(encoder)
+        self._retriever = retriever
+        self._opened: dict[tuple[object, ...], Future[Any]] = {}
+        self._lock = threading.Lock()
+
+    async def llm(self, name: str, concurrency: int) -> Metered:
+        """The chat model of that name, bounded to `concurrency` calls at a time; `UserFault` for an unknown name."""
+
+        async def open_it() -> Metered:
+            if self._llm is not None:
+                return Metered(self._llm, concurrency)
+            return Metered(await asyncio.to_thread(open_chat_model, name), concurrency)
+
+        return await self._once(("llm", name, concurrency), open_it)
+
+    async def encoder(self, name: str) -> Encoder:
+        """The encoder of that name, with its on-disk cache; `UserFault` for an unknown name."""
+
+        async def open_it() -> Encoder:
+            if self._encoder is not None:
+                return self._encoder
+            return await asyncio.to_thread(open_encoder, name)
+
+        return await self._once(("encoder", name), open_it)
+
+    async def retriever(
+        self, corpus: str, chunker: str, encoder: str, on_error: Literal["refuse", "skip"] = "refuse"
+    ) -> Retriever:
+        """The index of a corpus under a chunker and an encoder, built at first use and kept in the cache folder."""
+
+        async def open_it() -> Retriever:
+            if self._retriever is not None and not _is_langchain(self._retriever):
+                return cast("Retriever", self._retriever)
+            opened = await self.encoder(encoder)
+            if self._retriever is not None:
+                from ..retrieval.langchain_retriever import LangChainRetriever  # noqa: PLC0415
+
+                return LangChainRetriever(cast("BaseRetriever | VectorStore", self._retriever), opened)
+            from ..retrieval.index import cached_index  # noqa: PLC0415 - faiss loads when first needed
+
+            return await cached_index(
+                corpus_path(corpus),
+                chunker,
+                opened,
+                settings().cache,
+                on_error=on_error,
+                progress=lambda done, total: report_progress(f"indexing {corpus}", done, total),
+            )
+
+        return await self._once(("retriever", corpus, chunker, encoder, on_error), open_it)
+
+    async def _once(self, key: tuple[object, ...], open_it: Callable[[], Awaitable[T]]) -> T:
+        with self._lock:
+            future = self._opened.get(key)
+            if mine := future is None:
+                future = self._opened[key] = Future()
+        assert future is not None  # noqa: S101 - for the type checker
+        if mine:
+            try:
+                future.set_result(await open_it())
+            except BaseException as fault:
+                with self._lock:
+                    del self._opened[key]
+                future.set_exception(fault if isinstance(fault, Exception) else UserFault("Opening was interrupted."))
+                raise
+        # shielded: a caller that gives up must not cancel what others wait for
+        opened: T = await asyncio.shield(asyncio.wrap_future(future))
+        return opened
+
+
+def corpus_path(name: str) -> Path:
+    """The path a corpus name stands for: the bundled sample, or the name itself."""
+    if name == SAMPLE:
+        return Path(str(package_files.files("dubito") / "examples" / "sample" / "corpus.jsonl"))
+    return Path(name).expanduser()
+
+
+def open_chat_model(name: str) -> ChatModel:
+    """Open a chat model by name; weights are loaded at its first call. `UserFault` for an unknown name."""
+    kind, _, rest = name.partition(":")
+    if kind in {"vllm", "openai"} and rest:
+        from .openai_chat import OpenAIChat  # noqa: PLC0415 - backends load when first needed
+
+        url, _, model = rest.partition("#")
+        return OpenAIChat(name, url, model or None, "vllm" if kind == "vllm" else "openai")
+    if name == "embedded" or (kind in {"hf", "gguf"} and rest):
+        from .transformers_chat import TransformersChat  # noqa: PLC0415
+        from .weights import smollm2_gguf  # noqa: PLC0415
+
+        return TransformersChat(name, str(smollm2_gguf()) if name == "embedded" else rest)
+    raise UserFault(f"There is no chat model named '{name}': use one of {CHAT_NAMES}.")
+
+
+def open_encoder(name: str) -> Encoder:
+    """Open an encoder by name, cached on disk; weights are loaded at its first call."""
+    from .embedding_cache import CachedEncoder  # noqa: PLC0415 - backends load when first needed
+    from .encoders import SentenceTransformersEncoder, openai_encoder  # noqa: PLC0415
+    from .weights import minilm_folder  # noqa: PLC0415
+
+    kind, _, rest = name.partition(":")
+    encoder: Encoder
+    if name == "embedded":
+        encoder = SentenceTransformersEncoder(name, str(minilm_folder()))
+    elif kind == "st" and rest:
+        encoder = SentenceTransformersEncoder(name, rest)
+    elif kind == "openai" and "#" in rest:
+        url, _, model = rest.partition("#")
+        encoder = openai_encoder(name, url, model)
+    else:
+        raise UserFault(f"There is no encoder named '{name}': use one of {ENCODER_NAMES}.")
+    return CachedEncoder(encoder, settings().cache / "embeddings.sqlite")
+
+
+def _as_chat_model(llm: ChatModel | BaseChatModel) -> ChatModel:
+    from langchain_core.language_models import BaseChatModel  # noqa: PLC0415
+
+    if not isinstance(llm, BaseChatModel):
+        return llm
+    from .langchain_chat import LangChainChat  # noqa: PLC0415
+
+    return LangChainChat(llm)
+
+
+def _as_encoder(encoder: Encoder | Embeddings) -> Encoder:
+    from langchain_core.embeddings import Embeddings  # noqa: PLC0415
+
+    if not isinstance(encoder, Embeddings):
+        return encoder
+    from .encoders import LangChainEncoder  # noqa: PLC0415
+
+    return LangChainEncoder(encoder)
+
+
+def _is_langchain(retriever: Retriever | BaseRetriever | VectorStore) -> bool:
+    from langchain_core.retrievers import BaseRetriever  # noqa: PLC0415
+    from langchain_core.vectorstores import VectorStore  # noqa: PLC0415
+
+    return isinstance(retriever, BaseRetriever | VectorStore)
+
+
+_shared: Resources | None = None
+_shared_lock = threading.Lock()
+
+
+def shared_resources() -> Resources:
+    """The registry that every graph uses which was built without resources of its own."""
+    global _shared  # noqa: PLW0603 - one registry a process is the point
+    with _shared_lock:
+        _shared = _shared or Resources()
+        return _shared

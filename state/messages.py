@@ -1,0 +1,12 @@
+"""A chat's turns."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+
+class Message(TypedDict):
+    """One turn of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str

@@ -1,0 +1,46 @@
+"""What every test stands on: no hub, no cache of the user's, retries without waiting where asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of the test run's own."""
+    from dubito.settings import settings  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("DUBITO_CACHE_DIR")
+    os.environ["DUBITO_CACHE_DIR"] = str(folder)
+    settings.cache_clear()
+    yield folder
+    os.environ.pop("DUBITO_CACHE_DIR") if before is None else os.environ.update(DUBITO_CACHE_DIR=before)
+    settings.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder that holds `data/` and `models/`; tests that need it skip without it."""
+    folder = os.environ.get("DUBITO_TEST_DATA")
+    if not folder:
+        pytest.skip("set DUBITO_TEST_DATA to the folder that holds data/ and models/")
+    return Path(folder)
+
+
+@pytest.fixture
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries wait a millisecond, not seconds."""
+    from dubito.graphs import df_rag, vanilla_rag, wiring  # noqa: PLC0415
+
+    quick = wiring.RETRY._replace(initial_interval=0.001, max_interval=0.002, jitter=False)
+    for module in (df_rag, vanilla_rag, wiring):
+        monkeypatch.setattr(module, "RETRY", quick)
