@@ -1,0 +1,242 @@
+"""gMMR and classical MMR for many λ at once: the answer of plain greedy selection, in fewer passes over the chunks.
+
+Both score a chunk c by λ·cos(q,c) + (1−λ)·novelty, and a chunk is less novel the closer it is to the chosen set S:
+
+    gMMR (DF-RAG, eq. 1-3)   closeness = cos(c, mean of S)          novelty = sqrt(2 − 2·closeness)
+    MMR                      closeness = max over S of cos(c, s)    novelty = −closeness
+
+*One pass a step.* All λ are multiplied in the same pass, and λ that have chosen the same set share one column. The pass
+goes slab by slab, so that scores stay in the processor's cache and are never held for all chunks.
+
+*No pass where a bound settles it.* A chunk at angle α from q is at most α+β from a vector at angle β from q (the
+triangle inequality on the sphere), so a chunk with cos(q,c) = a scores at most λ·a + (1−λ)·novelty(cos(α+β)). Where
+that is below the best score among the head, the 2 % of chunks nearest to q, for every a outside the head, the winner is
+in the head. This settles λ near 1. For λ near 0 nearly every chunk may win, and the pass is made.
+
+*Exact.* A float32 product errs by at most d·2⁻²⁴, whatever the order of summation. So each score has an upper and a
+lower bound, and only chunks whose bounds overlap are scored again, in float64 and each row by itself: the answer depends
+on neither blocks nor threads, duplicates score the same, and equal scores go to the lowest row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import UserFault
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+SLAB = 16384  # chunks scored at a time
+TILE = 32  # chunks multiplied at a time: OpenBLAS multiplies a tile this small in place, where it would copy a larger one
+HEAD = 256  # the least number of chunks in the head
+UNIT = 1e-3  # how far from 1 a vector's length may be
+LOWEST = -2.0  # below every score
+
+
+def gmmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
+    """Rows of the k chunks that gMMR selects for each λ (DF-RAG, section 3.1), in the order of selection.
+
+    query: [d], rounded to float32; chunks: [N, d] float32, never copied; lambdas: [L] in [0, 1]. Returns [L, k].
+    λ = 1 is plain top-k. Vectors are L2-normalised, so that dot products are cosines; of the chunks only the selected
+    are checked for it. Raises `UserFault` where an argument does not fit this description or k is more than N.
+    """
+    return _sweep(_GMMR, query, chunks, lambdas, k)
+
+
+def mmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
+    """Like `gmmr_sweep`, with classical MMR: λ·cos(q,c) − (1−λ)·max over the selected s of cos(c,s)."""
+    return _sweep(_MMR, query, chunks, lambdas, k)
+
+
+class _Rule(NamedTuple):
+    """What tells gMMR and MMR apart.
+
+    anchors: chosen vectors [t, d] → [m, d]; a chunk's closeness is its largest cosine to one of them;
+    novelty: of a closeness; it never rises with it.
+    """
+
+    anchors: Callable[[F64], F64]
+    novelty: Callable[[NDArray[np.floating]], NDArray[np.floating]]
+
+
+def _centroid(chosen: F64) -> F64:
+    mean = chosen.mean(axis=0, keepdims=True)
+    length = np.linalg.norm(mean)
+    return mean / length if length else mean  # every cosine to a zero mean is 0
+
+
+_GMMR = _Rule(_centroid, lambda closeness: np.sqrt(np.maximum(2 - 2 * closeness, 0)))
+_MMR = _Rule(lambda chosen: chosen, np.negative)
+
+
+class _Set(NamedTuple):
+    """A chosen set: its rows, its anchors [m, d], and the indices of the λ that have chosen it."""
+
+    chosen: Rows
+    anchors: F64
+    levels: list[int]
+
+
+class _Slab(NamedTuple):
+    """Some of the chunks: their rows, ascending, their vectors [n, d] and their cosines to the query [n]."""
+
+    rows: Rows
+    vectors: F32
+    relevance: F32
+
+
+def _sweep(rule: _Rule, query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
+    q, lams = _checked(query, chunks, lambdas, k)
+    error = (chunks.shape[1] + 64) * 2.0**-24  # of a cosine in float32, and of the few operations that make it a score
+    with np.errstate(invalid="ignore", over="ignore"):
+        relevance = chunks @ q
+    if len(bad := np.flatnonzero(~np.isfinite(relevance))):
+        raise UserFault(f"The vector of chunk {bad[0]} holds a number that is not finite: embed that chunk again.")
+    head, outside = _head(chunks, relevance)
+    picks = np.empty((len(lams), k), dtype=np.int64)
+    nearest = np.flatnonzero(relevance >= relevance.max() - 2 * error)
+    picks[:, 0] = _best(nearest, chunks, q, q[None].astype(np.float64), 1.0, rule)
+    for step in range(1, k):
+        sets = [
+            _Set(np.array(chosen), rule.anchors(chunks[list(chosen)].astype(np.float64)), levels)
+            for chosen, levels in _same_sets(picks[:, :step]).items()
+        ]
+        floors, contenders = _scan([head], sets, lams, rule, error)
+        unsettled = []
+        for one in sets:
+            levels = [i for i in one.levels if _reach(outside, one.anchors @ q, lams[i], rule) >= floors[i]]
+            if levels:
+                unsettled.append(one._replace(levels=levels))
+        if unsettled:
+            contenders |= _scan(_slabs(chunks, relevance), unsettled, lams, rule, error)[1]
+        for one in sets:
+            for i in one.levels:
+                picks[i, step] = _best(contenders[i], chunks, q, one.anchors, lams[i], rule)
+    _require_unit(np.unique(picks), chunks)
+    return picks
+
+
+def _same_sets(picks: Rows) -> dict[tuple[int, ...], list[int]]:
+    sets: dict[tuple[int, ...], list[int]] = {}
+    for level, chosen in enumerate(picks.tolist()):
+        sets.setdefault(tuple(sorted(chosen)), []).append(level)
+    return sets
+
+
+def _head(chunks: F32, relevance: F32) -> tuple[_Slab, tuple[float, float] | None]:
+    """The chunks nearest to the query; and the range of the other chunks' cosines to it, None if there are no others."""
+    others = len(chunks) - max(HEAD, len(chunks) // 50)
+    if others <= 0:
+        return _Slab(np.arange(len(chunks)), chunks, relevance), None
+    order = np.argpartition(relevance, others)
+    rows, rest = np.sort(order[others:]), relevance[order[:others]]
+    return _Slab(rows, chunks[rows], relevance[rows]), (float(rest.min()), float(rest.max()))
+
+
+def _reach(outside: tuple[float, float] | None, to_query: F64, lam: float, rule: _Rule) -> float:
+    """More than any chunk scores whose cosine to the query is in `outside`; to_query: the anchors' cosines to it."""
+    if outside is None:
+        return LOWEST
+    slack = 3 * UNIT  # two vectors' lengths, and rounding
+    edges = np.clip(np.linspace(outside[0] - slack, outside[1] + slack, 257), -1, 1)
+    angles = np.arccos(edges) + np.arccos(np.clip(to_query.max() - slack, -1, 1))
+    novelty = rule.novelty(np.cos(np.minimum(angles, np.pi)) - slack)
+    return float((lam * edges[1:] + (1 - lam) * novelty[:-1]).max())
+
+
+def _slabs(chunks: F32, relevance: F32) -> Iterator[_Slab]:
+    for start in range(0, len(chunks), SLAB):
+        rows = np.arange(start, min(start + SLAB, len(chunks)))
+        yield _Slab(rows, chunks[start : start + SLAB], relevance[start : start + SLAB])
+
+
+def _scan(
+    slabs: Iterable[_Slab], sets: Sequence[_Set], lams: Sequence[float], rule: _Rule, error: float
+) -> tuple[dict[int, float], dict[int, Rows]]:
+    """For every λ of the sets: a score that the best chunk surely has, and the rows, ascending, that may be the best."""
+    floors = {i: LOWEST for one in sets for i in one.levels}
+    found = {i: [np.empty(0, dtype=np.int64)] for i in floors}
+    anchors = np.concatenate([one.anchors for one in sets]).astype(np.float32)
+    ends = np.cumsum([len(one.anchors) for one in sets])
+    for slab in slabs:
+        products = _products(anchors, slab.vectors)
+        relevance = slab.relevance + error
+        for one, end in zip(sets, ends, strict=True):
+            closeness = products[end - len(one.anchors) : end].max(axis=0)
+            novelty = rule.novelty(closeness - error)
+            at = np.minimum(np.searchsorted(slab.rows, one.chosen), len(slab.rows) - 1)
+            gone = at[slab.rows[at] == one.chosen]
+            for i in one.levels:
+                lam = lams[i]
+                upper = lam * relevance + (1 - lam) * novelty
+                upper[gone] = -np.inf
+                top = upper.argmax()
+                if upper[top] >= floors[i]:
+                    lower = lam * (slab.relevance[top] - error) + (1 - lam) * rule.novelty(closeness[top] + error)
+                    floors[i] = max(floors[i], float(lower))
+                    found[i].append(slab.rows[upper >= floors[i]])
+    return floors, {i: np.concatenate(rows) for i, rows in found.items()}
+
+
+def _products(anchors: F32, vectors: F32) -> F32:
+    """anchors @ vectors.T, [m, n]."""
+    if len(anchors) == 1:
+        return (vectors @ anchors[0])[None]
+    products = np.empty((len(anchors), len(vectors)), dtype=np.float32)
+    whole = len(vectors) // TILE * TILE
+    tiles = vectors[:whole].reshape(-1, TILE, vectors.shape[1]).transpose(0, 2, 1)
+    np.matmul(anchors, tiles, out=products[:, :whole].reshape(len(anchors), -1, TILE).transpose(1, 0, 2))
+    np.matmul(anchors, vectors[whole:].T, out=products[:, whole:])
+    return products
+
+
+def _best(rows: Rows, chunks: F32, q: F32, anchors: F64, lam: float, rule: _Rule) -> int:
+    """Of the given rows, ascending, the one with the highest score in float64; the lowest of equals."""
+    best, winner = -np.inf, rows[0]
+    for start in range(0, len(rows) if len(rows) > 1 else 0, 256):
+        part = rows[start : start + 256]
+        vectors = chunks[part].astype(np.float64)
+        closeness = np.max([_dots(vectors, anchor) for anchor in anchors], axis=0)
+        scores = lam * _dots(vectors, q) + (1 - lam) * rule.novelty(closeness)
+        top = scores.argmax()
+        if scores[top] > best:
+            best, winner = scores[top], part[top]
+    return int(winner)
+
+
+def _dots(vectors: F64, vector: NDArray[np.floating]) -> F64:
+    return (vectors * vector).sum(axis=1)  # unlike BLAS, the same sum for a row whatever the other rows are
+
+
+def _checked(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> tuple[F32, list[float]]:
+    if not isinstance(chunks, np.ndarray) or chunks.dtype != np.float32:
+        raise UserFault("The chunks' vectors are not a float32 array: convert them once, with .astype(np.float32).")
+    if chunks.ndim != 2 or not chunks.size:
+        raise UserFault(f"The chunks' vectors have shape {chunks.shape}: give at least one chunk, as [N, d].")
+    n, d = chunks.shape
+    q = np.asarray(query, dtype=np.float32)
+    if q.shape != (d,):
+        raise UserFault(f"The query has shape {q.shape} but the chunks {chunks.shape}: embed both with one encoder.")
+    if not abs((length := float(np.linalg.norm(q))) - 1) <= UNIT:
+        raise UserFault(f"The query's vector has length {length:.4g}, not 1: normalise it.")
+    lams = np.asarray(lambdas, dtype=np.float64)
+    if lams.ndim != 1 or not lams.size or not ((lams >= 0) & (lams <= 1)).all():
+        raise UserFault(f"The diversity levels are {lambdas}: give a list of at least one λ from 0 to 1.")
+    if k < 1:
+        raise UserFault(f"k is {k}: select at least 1 chunk.")
+    if k > n:
+        raise UserFault(f"k is {k} but there are only {n} chunks: ask for at most {n}.")
+    return q, lams.tolist()
+
+
+def _require_unit(rows: Rows, chunks: F32) -> None:
+    lengths = np.linalg.norm(chunks[rows], axis=1)
+    for row, length in zip(rows, lengths, strict=True):
+        if abs(length - 1) > UNIT:
+            raise UserFault(f"The vector of chunk {row} has length {length:.4g}, not 1: normalise all chunks.")
