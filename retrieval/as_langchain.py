@@ -1,0 +1,83 @@
+"""The other way round: our retrievers for code that expects LangChain's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from pydantic import Field, SkipValidation
+
+from ..models.background import run_in_background
+from .pool import Pool, Retriever
+
+
+class DubitoRetriever(BaseRetriever):
+    """A `Retriever` of ours as a LangChain retriever; `k` and `lam` may also be given with a call."""
+
+    retriever: SkipValidation[Retriever] = Field(exclude=True)
+    k: int = Field(default=5, ge=1, description="How many documents to return.")
+    lam: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1.0,
+        description="Diversity level λ: 1 returns the most similar chunks, less selects them by gMMR.",
+    )
+    top_n: int | None = Field(
+        default=None, ge=1, description="How many of the nearest chunks to select among; None for all there are."
+    )
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        lam: float | None = None,
+    ) -> list[Document]:
+        return run_in_background(self._select(query, k, lam))
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        lam: float | None = None,
+    ) -> list[Document]:
+        return await self._select(query, k, lam)
+
+    async def _select(self, query: str, k: int | None, lam: float | None) -> list[Document]:
+        # what a call gives obeys the same bounds as the fields
+        chosen = self if k is None and lam is None else self._with(k, lam)
+        pool = await self.retriever.pool(query, chosen.top_n)
+        return await asyncio.to_thread(_documents, pool, chosen.k, chosen.lam)
+
+    def _with(self, k: int | None, lam: float | None) -> DubitoRetriever:
+        given: dict[str, Any] = {"k": self.k if k is None else k, "lam": self.lam if lam is None else lam}
+        return DubitoRetriever(retriever=self.retriever, top_n=self.top_n, **given)
+
+
+def _documents(pool: Pool, k: int, lam: float) -> list[Document]:
+    k = min(k, len(pool))
+    if k == 0:
+        return []
+    scores = pool.vectors @ pool.query
+    if lam == 1.0:
+        rows = np.argsort(-scores, kind="stable")[:k]
+    else:
+        from .gmmr import gmmr_sweep  # noqa: PLC0415 - needed for diversity alone
+
+        rows = gmmr_sweep(pool.query, pool.vectors, np.array([lam]), k)[0]
+    return [_document(pool, int(row), float(scores[row])) for row in rows]
+
+
+def _document(pool: Pool, row: int, score: float) -> Document:
+    chunk = pool.chunk(row)
+    metadata = {"doc_id": chunk["doc_id"], "title": chunk["title"], "score": score}
+    if "start" in chunk:
+        metadata["start"] = chunk["start"]
+    return Document(chunk["text"], id=chunk["id"], metadata=metadata)
