@@ -7,8 +7,12 @@ A fault is the user's (one sentence that says what to do), the model's (transien
 from __future__ import annotations
 
 
-class DubitoError(Exception):
-    """Base of every error that dubito raises on purpose; its text is one sentence fit for a terminal."""
+class DubitoError(RuntimeError):
+    """Base of every error that dubito raises on purpose; its text is one sentence fit for a terminal.
+
+    A RuntimeError because LangGraph's server, and so Studio, shows only the text of Python's own kinds of error; in
+    place of any other it says "An internal error occurred".
+    """
 
 
 class UserFault(DubitoError, ValueError):

@@ -32,7 +32,9 @@ def build(resources: Resources | None = None) -> StateGraph[DFRagState, DFRagCon
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", "plan")
     graph.add_edge("prepare", "candidates")
-    graph.add_edge(["plan", "candidates"], "sample")
+    # both run in one step, so these two join by themselves; of a list edge's barrier the dev server shows no next node
+    graph.add_edge("plan", "sample")
+    graph.add_edge("candidates", "sample")
     graph.add_conditional_edges("sample", evaluate_or_choose, ["evaluate", "choose"])
     graph.add_edge("evaluate", "sample")
     graph.add_edge("choose", "generate")

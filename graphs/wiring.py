@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Generic, TypeVar
 
@@ -50,8 +51,18 @@ class Steps(Generic[C]):
         return RunnableLambda(run, afunc=arun, name=getattr(node, "__name__", "node"))
 
     def context(self) -> C:
-        """The running graph's context; the defaults where the caller gave none."""
-        return self._runtime().context or self._context()
+        """The running graph's context; the defaults where the caller gave none.
+
+        Below a parent graph it may be the parent's: of another technique's context the shared settings hold, and a
+        plain dict is read as ours if it names any of our settings; any other context is the parent's own business.
+        """
+        given: object = self._runtime().context
+        if isinstance(given, self._context):
+            return given
+        ours = set(self._context.model_fields)
+        if isinstance(given, BaseContext):
+            return self._context.model_validate(given.model_dump(include=ours))
+        return self._context.model_validate(given if isinstance(given, Mapping) and ours & given.keys() else {})
 
     def _runtime(self) -> Runtime[C]:
         return get_runtime(self._context)
@@ -82,7 +93,8 @@ def _streaming_meter(runtime: Runtime[Any], node: str) -> Meter:
         runtime.stream_writer({"type": "llm_call", "node": node, "task": task, "call": asdict(call)})
 
     def on_progress(what: str, done: int, total: int) -> None:
-        runtime.stream_writer({"type": "progress", "node": node, "what": what, "done": done, "total": total})
+        with suppress(RuntimeError):  # what is being opened is opened for others too when this caller's loop has closed
+            runtime.stream_writer({"type": "progress", "node": node, "what": what, "done": done, "total": total})
 
     return Meter(on_call, on_progress)
 

@@ -74,7 +74,7 @@ class Metered:
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """See `ChatModel.complete`."""
-        request = {"messages": list(messages), **asdict(sampling)}
+        request = {"messages": list(messages), **asdict(sampling), "stop": list(sampling.stop)}
         return await self._call("complete", request, lambda: self.model.complete(messages, sampling))
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:

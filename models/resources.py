@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ..errors import UserFault
 from ..settings import settings
+from .background import start_in_background
 from .interfaces import ChatModel, Encoder
 from .metering import Metered, report_progress
 
@@ -97,19 +98,19 @@ class Resources:
         return await self._once(("retriever", corpus, chunker, encoder, on_error), open_it)
 
     async def _once(self, key: tuple[object, ...], open_it: Callable[[], Awaitable[T]]) -> T:
-        with self._lock:
-            future = self._opened.get(key)
-            if mine := future is None:
-                future = self._opened[key] = Future()
-        assert future is not None  # noqa: S101 - for the type checker
-        if mine:
+        async def opening() -> T:
             try:
-                future.set_result(await open_it())
-            except BaseException as fault:
+                return await open_it()
+            except BaseException:
                 with self._lock:
                     del self._opened[key]
-                future.set_exception(fault if isinstance(fault, Exception) else UserFault("Opening was interrupted."))
                 raise
+
+        with self._lock:
+            future = self._opened.get(key)
+            if future is None:
+                # on the background loop: what one caller opens, others wait for, whose loops may be blocked or closed
+                future = self._opened[key] = start_in_background(opening())
         # shielded: a caller that gives up must not cancel what others wait for
         opened: T = await asyncio.shield(asyncio.wrap_future(future))
         return opened

@@ -47,5 +47,6 @@ def upper_median(values: Sequence[float]) -> float:
 
 def _notes(state: DFRagState, index: int) -> list[str]:
     evaluation: Evaluation = next(e for e in state["evaluations"] if e["candidate"] == index)
-    answers = evaluation["answers"] or [""] * len(state["plan"])
-    return [f"{step}: {answer or 'not found'}" for step, answer in zip(state["plan"], answers, strict=True)]
+    # an unread report has no answers, and a step that somebody added in Studio has none
+    answers = [*evaluation["answers"], *[""] * len(state["plan"])]
+    return [f"{step}: {answer or 'not found'}" for step, answer in zip(state["plan"], answers, strict=False)]

@@ -18,6 +18,8 @@ from .evidence import by_similarity, scored_chunk
 
 SWEEPS = {"gmmr": gmmr_sweep, "mmr": mmr_sweep}
 
+NONE_FITS = "Not one chunk fits the model's context window; the answer is made without evidence."
+
 
 async def retrieve(state: VanillaRagState, context: VanillaRagContext, resources: Resources) -> VanillaRagState:
     """Put the selected chunks into `evidence`, most similar first; for long context in the order of the corpus."""
@@ -27,7 +29,8 @@ async def retrieve(state: VanillaRagState, context: VanillaRagContext, resources
         return {"evidence": [], "warnings": ["The retriever found no chunks; the answer is made without evidence."]}
     if context.selection == "long_context":
         llm = await resources.llm(context.llm, context.concurrency)
-        return {"evidence": await what_fits(state["question"], pool, context.max_answer_tokens, llm)}
+        fitting = await what_fits(state["question"], pool, context.max_answer_tokens, llm)
+        return {"evidence": fitting, "warnings": [] if fitting else [NONE_FITS]}
     warnings = []
     if (k := min(context.k, len(pool))) < context.k:
         warnings.append(f"There are only {len(pool)} chunks to select from, fewer than k = {context.k}; all are used.")

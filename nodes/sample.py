@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..errors import UserFault
 from ..models.resources import Resources
 from ..state.df_rag import NOTHING, DFRagContext, DFRagState
 from .choose import supports
@@ -15,6 +16,10 @@ async def sample(state: DFRagState, context: DFRagContext, resources: Resources)
     uniform: every distinct set, once. binary: the neighbouring λ that a search for the peak compares next.
     The likelihood evaluator also looks at no chunks at all, which its gain is measured against.
     """
+    if "candidates" not in state:
+        raise UserFault(
+            "There are no chunk sets to sample yet: go on from a checkpoint that `candidates` has written to."
+        )
     done = {evaluation["candidate"] for evaluation in state.get("evaluations", [])}
     sets = state["candidates"]
     wanted = list(range(len(sets))) if context.sampling == "uniform" else _binary(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ..errors import ContractFault
@@ -16,8 +17,17 @@ def messages(question: str, chunks: Sequence[Chunk], notes: Sequence[str] = ()) 
 
 
 def parse(reply: str) -> str:
-    """The reply without white space around it and without a repeated 'Answer:'; `ContractFault` if nothing is left."""
-    answer = reply.strip().removeprefix("Answer:").strip()
+    """The reply without bold around it and without a repeated 'Answer:'; `ContractFault` if nothing is left."""
+    answer = _unbold(_LABEL.sub("", _unbold(reply)))
     if not answer:
         raise ContractFault("it is empty", reply)
     return answer
+
+
+_LABEL = re.compile(r"\A(\*\*)?answer(\*\*)?:(\*\*)?", re.IGNORECASE)
+_BOLD = re.compile(r"\*\*([^*]*)\*\*")
+
+
+def _unbold(text: str) -> str:
+    bold = _BOLD.fullmatch(text.strip())
+    return (bold[1] if bold else text).strip()

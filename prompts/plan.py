@@ -6,12 +6,12 @@ import re
 
 from ..errors import ContractFault
 from ..state.messages import Message
-from . import render
+from . import bare, render
 
 MOST_STEPS = 8
 """The paper's plans have fewer than three steps on average (section 5.4); more is a model repeating itself."""
 
-_STEP = re.compile(r"^\s*(?:[-*]\s*)?(?:step\s*)?\d{1,2}\s*[).:]\s*(?P<step>\S.*?)\s*$", re.IGNORECASE | re.MULTILINE)
+_STEP = re.compile(r"^[ \t*_#>-]*(?:step[ \t]*)?\d{1,2}[ \t*_]*[).:](?!\d)(?P<step>.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 def messages(question: str) -> list[Message]:
@@ -21,7 +21,8 @@ def messages(question: str) -> list[Message]:
 
 def parse(reply: str) -> list[str]:
     """The steps of a reply, in order, repeated ones once, at most `MOST_STEPS`; `ContractFault` if there is none."""
-    steps = list(dict.fromkeys(match["step"] for match in _STEP.finditer(reply)))
+    found = (bare(match["step"]) for match in _STEP.finditer(reply))
+    steps = list(dict.fromkeys(step for step in found if step))
     if not steps:
         raise ContractFault("it has no numbered line such as '1) Find ...'", reply)
     return steps[:MOST_STEPS]

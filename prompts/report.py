@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from ..errors import ContractFault
 from ..state.messages import Message
 from ..state.records import Chunk
-from . import render
+from . import bare, render
 
 HIGHEST = 5
 
 _LINE = re.compile(
-    r"^\W*(?:step\s*)?(?P<step>\d{1,2})\s*[).:]\s*\W*score\W*(?P<score>[^|\n]*?)\s*(?:\|\s*answer\s*:\s*(?P<answer>.*))?$",
+    r"^[ \t*_#>-]*(?:step[ \t]*)?(?P<step>\d{1,2})[ \t*_]*[).:][ \t*_]*score\b(?P<found>.*)$",
     re.IGNORECASE | re.MULTILINE,
 )
+_SCORE = re.compile(rf"([0-{HIGHEST}])(?:\.0|\s*/\s*{HIGHEST})?")
+_ANSWER = re.compile(r"\A[\s*_]*answer[\s*_]*[:=]", re.IGNORECASE)
 _NO_ANSWER = {"", "none", "none.", "n/a", "unknown"}
 
 
@@ -29,18 +31,19 @@ def parse(reply: str, steps: int) -> tuple[list[int], list[str]]:
 
     Raises `ContractFault` when a step has no line, or a line no whole number from 0 to 5.
     """
-    lines = {int(match["step"]): match for match in reversed(list(_LINE.finditer(reply)))}
+    lines = {int(match["step"]): match["found"] for match in reversed(list(_LINE.finditer(reply)))}
     scores, answers = [], []
     for step in range(1, steps + 1):
         if step not in lines:
             raise ContractFault(f"it has no line '{step}) score: ... | answer: ...'", reply)
-        scores.append(_score(step, lines[step]["score"], reply))
-        answer = (lines[step]["answer"] or "").strip()
+        score, _, answer = lines[step].partition("|")
+        scores.append(_score(step, bare(score, ":="), reply))
+        answer = bare(_ANSWER.sub("", answer, count=1))
         answers.append("" if answer.lower() in _NO_ANSWER else answer)
     return scores, answers
 
 
 def _score(step: int, text: str, reply: str) -> int:
-    if not re.fullmatch(rf"[0-{HIGHEST}]", text):
-        raise ContractFault(f"the score of step {step} is '{text}', not a whole number from 0 to {HIGHEST}", reply)
-    return int(text)
+    if not (match := _SCORE.fullmatch(text)):
+        raise ContractFault(f"the score of step {step} is '{text[:40]}', not a whole number from 0 to {HIGHEST}", reply)
+    return int(match[1])

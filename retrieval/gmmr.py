@@ -14,12 +14,13 @@ that is below the best score among the head, the 2 % of chunks nearest to q, for
 in the head. This settles λ near 1. For λ near 0 nearly every chunk may win, and the pass is made.
 
 *Exact.* A float32 product errs by at most d·2⁻²⁴, whatever the order of summation. So each score has an upper and a
-lower bound, and only chunks whose bounds overlap are scored again, in float64 and each row by itself: the answer depends
-on neither blocks nor threads, duplicates score the same, and equal scores go to the lowest row.
+lower bound, and chunks whose bounds overlap are scored again, in float64 and each row by itself: the answer depends on
+neither blocks nor threads, duplicates score the same, and equal scores go to the lowest row.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -33,9 +34,10 @@ F64 = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 SLAB = 16384  # chunks scored at a time
-TILE = 32  # chunks multiplied at a time: OpenBLAS multiplies a tile this small in place, where it would copy a larger one
+TILE = 32  # chunks multiplied at a time: a larger tile OpenBLAS would copy before it multiplies
 HEAD = 256  # the least number of chunks in the head
 UNIT = 1e-3  # how far from 1 a vector's length may be
+SLACK = 3 * UNIT  # how far from a cosine a dot product of two such vectors may be, rounding included
 LOWEST = -2.0  # below every score
 
 
@@ -66,9 +68,9 @@ class _Rule(NamedTuple):
 
 
 def _centroid(chosen: F64) -> F64:
-    mean = chosen.mean(axis=0, keepdims=True)
-    length = np.linalg.norm(mean)
-    return mean / length if length else mean  # every cosine to a zero mean is 0
+    mean: F64 = chosen.mean(axis=0, keepdims=True)
+    length = float(np.linalg.norm(mean))
+    return np.divide(mean, length or 1.0)  # every cosine to a zero mean is 0
 
 
 _GMMR = _Rule(_centroid, lambda closeness: np.sqrt(np.maximum(2 - 2 * closeness, 0)))
@@ -95,13 +97,13 @@ def _sweep(rule: _Rule, query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: in
     q, lams = _checked(query, chunks, lambdas, k)
     error = (chunks.shape[1] + 64) * 2.0**-24  # of a cosine in float32, and of the few operations that make it a score
     with np.errstate(invalid="ignore", over="ignore"):
-        relevance = chunks @ q
+        relevance = _products(q[None], chunks)[0]
     if len(bad := np.flatnonzero(~np.isfinite(relevance))):
         raise UserFault(f"The vector of chunk {bad[0]} holds a number that is not finite: embed that chunk again.")
     head, outside = _head(chunks, relevance)
     picks = np.empty((len(lams), k), dtype=np.int64)
     nearest = np.flatnonzero(relevance >= relevance.max() - 2 * error)
-    picks[:, 0] = _best(nearest, chunks, q, q[None].astype(np.float64), 1.0, rule)
+    picks[:, 0] = _best(nearest, chunks, q, q[None].astype(np.float64), lam=1.0, rule=rule)
     for step in range(1, k):
         sets = [
             _Set(np.array(chosen), rule.anchors(chunks[list(chosen)].astype(np.float64)), levels)
@@ -110,14 +112,15 @@ def _sweep(rule: _Rule, query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: in
         floors, contenders = _scan([head], sets, lams, rule, error)
         unsettled = []
         for one in sets:
-            levels = [i for i in one.levels if _reach(outside, one.anchors @ q, lams[i], rule) >= floors[i]]
+            to_query = float((one.anchors @ q).max())
+            levels = [i for i in one.levels if _reach(outside, to_query, lams[i], rule) >= floors[i]]
             if levels:
                 unsettled.append(one._replace(levels=levels))
         if unsettled:
             contenders |= _scan(_slabs(chunks, relevance), unsettled, lams, rule, error)[1]
         for one in sets:
             for i in one.levels:
-                picks[i, step] = _best(contenders[i], chunks, q, one.anchors, lams[i], rule)
+                picks[i, step] = _best(contenders[i], chunks, q, one.anchors, lam=lams[i], rule=rule)
     _require_unit(np.unique(picks), chunks)
     return picks
 
@@ -129,25 +132,24 @@ def _same_sets(picks: Rows) -> dict[tuple[int, ...], list[int]]:
     return sets
 
 
-def _head(chunks: F32, relevance: F32) -> tuple[_Slab, tuple[float, float] | None]:
-    """The chunks nearest to the query; and the range of the other chunks' cosines to it, None if there are no others."""
+def _head(chunks: F32, relevance: F32) -> tuple[_Slab, F64]:
+    """The chunks nearest to the query; and a range that holds the others' cosines to it, cut into 256 (or none)."""
     others = len(chunks) - max(HEAD, len(chunks) // 50)
     if others <= 0:
-        return _Slab(np.arange(len(chunks)), chunks, relevance), None
+        return _Slab(np.arange(len(chunks)), chunks, relevance), np.empty(0)
     order = np.argpartition(relevance, others)
     rows, rest = np.sort(order[others:]), relevance[order[:others]]
-    return _Slab(rows, chunks[rows], relevance[rows]), (float(rest.min()), float(rest.max()))
+    outside = np.linspace(float(rest.min()) - SLACK, float(rest.max()) + SLACK, 257)
+    return _Slab(rows, chunks[rows], relevance[rows]), outside
 
 
-def _reach(outside: tuple[float, float] | None, to_query: F64, lam: float, rule: _Rule) -> float:
-    """More than any chunk scores whose cosine to the query is in `outside`; to_query: the anchors' cosines to it."""
-    if outside is None:
+def _reach(outside: F64, to_query: float, lam: float, rule: _Rule) -> float:
+    """A bound on what chunks outside the head score; to_query: the cosine of the anchor nearest to the query."""
+    if not len(outside):
         return LOWEST
-    slack = 3 * UNIT  # two vectors' lengths, and rounding
-    edges = np.clip(np.linspace(outside[0] - slack, outside[1] + slack, 257), -1, 1)
-    angles = np.arccos(edges) + np.arccos(np.clip(to_query.max() - slack, -1, 1))
-    novelty = rule.novelty(np.cos(np.minimum(angles, np.pi)) - slack)
-    return float((lam * edges[1:] + (1 - lam) * novelty[:-1]).max())
+    angles = np.arccos(np.clip(outside[:-1], -1, 1)) + math.acos(max(-1.0, min(1.0, to_query - SLACK)))
+    novelty = rule.novelty(np.cos(np.minimum(angles, math.pi)) - SLACK)
+    return float((lam * outside[1:] + (1 - lam) * novelty).max())
 
 
 def _slabs(chunks: F32, relevance: F32) -> Iterator[_Slab]:
@@ -159,7 +161,7 @@ def _slabs(chunks: F32, relevance: F32) -> Iterator[_Slab]:
 def _scan(
     slabs: Iterable[_Slab], sets: Sequence[_Set], lams: Sequence[float], rule: _Rule, error: float
 ) -> tuple[dict[int, float], dict[int, Rows]]:
-    """For every λ of the sets: a score that the best chunk surely has, and the rows, ascending, that may be the best."""
+    """For every λ of the sets: a score that the best chunk surely has, and the rows, ascending, that may be best."""
     floors = {i: LOWEST for one in sets for i in one.levels}
     found = {i: [np.empty(0, dtype=np.int64)] for i in floors}
     anchors = np.concatenate([one.anchors for one in sets]).astype(np.float32)
@@ -187,7 +189,7 @@ def _scan(
 def _products(anchors: F32, vectors: F32) -> F32:
     """anchors @ vectors.T, [m, n]."""
     if len(anchors) == 1:
-        return (vectors @ anchors[0])[None]
+        return np.reshape(vectors @ anchors[0], (1, -1))
     products = np.empty((len(anchors), len(vectors)), dtype=np.float32)
     whole = len(vectors) // TILE * TILE
     tiles = vectors[:whole].reshape(-1, TILE, vectors.shape[1]).transpose(0, 2, 1)
@@ -196,7 +198,7 @@ def _products(anchors: F32, vectors: F32) -> F32:
     return products
 
 
-def _best(rows: Rows, chunks: F32, q: F32, anchors: F64, lam: float, rule: _Rule) -> int:
+def _best(rows: Rows, chunks: F32, q: F32, anchors: F64, *, lam: float, rule: _Rule) -> int:
     """Of the given rows, ascending, the one with the highest score in float64; the lowest of equals."""
     best, winner = -np.inf, rows[0]
     for start in range(0, len(rows) if len(rows) > 1 else 0, 256):
@@ -211,7 +213,8 @@ def _best(rows: Rows, chunks: F32, q: F32, anchors: F64, lam: float, rule: _Rule
 
 
 def _dots(vectors: F64, vector: NDArray[np.floating]) -> F64:
-    return (vectors * vector).sum(axis=1)  # unlike BLAS, the same sum for a row whatever the other rows are
+    # unlike a BLAS product, the same sum for a row whatever the other rows are
+    return np.asarray((vectors * vector).sum(axis=1))
 
 
 def _checked(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> tuple[F32, list[float]]:
@@ -227,7 +230,7 @@ def _checked(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> tuple
         raise UserFault(f"The query's vector has length {length:.4g}, not 1: normalise it.")
     lams = np.asarray(lambdas, dtype=np.float64)
     if lams.ndim != 1 or not lams.size or not ((lams >= 0) & (lams <= 1)).all():
-        raise UserFault(f"The diversity levels are {lambdas}: give a list of at least one λ from 0 to 1.")
+        raise UserFault(f"The diversity levels are {lams.tolist()}: give a list of at least one λ from 0 to 1.")
     if k < 1:
         raise UserFault(f"k is {k}: select at least 1 chunk.")
     if k > n:

@@ -22,6 +22,7 @@ class Pool:
     chunk: Callable[[int], Chunk]
 
     def __len__(self) -> int:
+        """N."""
         return len(self.vectors)
 
 

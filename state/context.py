@@ -74,7 +74,7 @@ class BaseContext(BaseModel):
     def _fill_from_preset(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
-        chosen = cls.presets.get(values.get("preset") or "embedded", {})
+        chosen = cls.presets.get(str(values.get("preset", "embedded")), {})
         left_open = {name: value for name, value in chosen.items() if values.get(name, PRESET) == PRESET}
         return {**values, **left_open}
 

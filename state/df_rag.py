@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self, TypedDict
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from typing_extensions import TypedDict
 
 from .capability import Capability
 from .context import BaseContext

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Required, TypedDict, TypeVar
+from typing import Required, TypeVar
+
+from typing_extensions import TypedDict  # pydantic reads typing's own only from Python 3.12 on
 
 T = TypeVar("T")
 

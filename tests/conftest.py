@@ -10,6 +10,7 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait by spinning starve a small machine
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

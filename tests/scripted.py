@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from dubito.errors import CapabilityMissing
@@ -20,6 +21,7 @@ from dubito.models.interfaces import (
     Tokens,
     Vectors,
 )
+from dubito.models.resources import Resources
 from dubito.retrieval.pool import Pool
 from dubito.state.records import Chunk
 
@@ -111,3 +113,36 @@ def unit(rows: Sequence[Sequence[float]]) -> Vectors:
     matrix = np.array(rows, dtype=np.float32).reshape(len(rows), -1)
     scaled: Vectors = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
     return scaled
+
+
+QUESTION = "Which river flows past the birthplace of the founder?"
+PLAN = "1) Find the founder\n2) Find the birthplace"
+
+# seven chunks around a question along the first axis: near-duplicates 0-4 close to it, 5 and 6 further away
+QUERY = [1.0, 0.0, 0.0]
+VECTORS = [
+    [1.0, 0.10, 0.0],
+    [1.0, 0.11, 0.0],
+    [1.0, 0.12, 0.0],
+    [1.0, 0.13, 0.0],
+    [1.0, 0.14, 0.0],
+    [0.6, 0.0, 0.8],
+    [0.4, -0.9, 0.0],
+]
+
+
+def chat(report: str = "1) score: 3 | answer: Ada\n2) score: 1 | answer: none", **more: Any) -> ScriptedChat:
+    """A planner, an evaluator that reports the same on every set, a generator."""
+
+    def reply(system: str, user: str) -> str:
+        if "plan how to answer" in system:
+            return PLAN
+        return report if "how well a set of passages" in system else "the Lune"
+
+    return ScriptedChat(reply=reply, **more)
+
+
+def resources(llm: ScriptedChat, vectors: list[list[float]] | None = None, texts: list[str] | None = None) -> Resources:
+    """The model given and a retriever over the vectors given, by default the seven above."""
+    chosen = VECTORS if vectors is None else vectors
+    return Resources(llm=llm, retriever=ScriptedRetriever(QUERY, chosen, texts or ()))

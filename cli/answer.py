@@ -1,0 +1,66 @@
+"""What stands before a run and after it: its settings; the answer, what it was made from, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from ..state.records import Chunk, Usage
+from .run import Run
+from .screen import clean, counted, duration, shorten
+
+MOST_EVIDENCE = 10
+"""Chunks shown below an answer; the others are counted."""
+
+
+def settings_line(run: Run) -> RenderableType:
+    """What is about to run."""
+    context = run.context
+    names = f"corpus {context.corpus}, chat model {context.llm}, encoder {context.encoder}"
+    return Text(clean(f"{run.graph.name}: {names}, k = {context.k}"), "dim")
+
+
+def answer_panel(output: Mapping[str, Any], seconds: float) -> RenderableType:
+    """The answer, what it was made from, what went wrong on the way, what it cost."""
+    parts: list[RenderableType] = [answer_text(output), Text(), *_grounds(output), Text(cost(output, seconds), "dim")]
+    return Panel(Group(*parts), title="Answer", title_align="left", border_style="green")
+
+
+def grounds_and_cost(output: Mapping[str, Any], seconds: float) -> RenderableType:
+    """The same without a frame and without the answer."""
+    return Group(*_grounds(output), Text(cost(output, seconds)), Text())
+
+
+def answer_text(output: Mapping[str, Any]) -> Text:
+    """The answer, in as many lines as the model gave it."""
+    text = clean(str(output.get("answer") or ""), lines=True).strip()
+    return Text(text, "bold") if text else Text("(the model gave no answer)", "dim")
+
+
+def _grounds(output: Mapping[str, Any]) -> list[RenderableType]:
+    evidence: Sequence[Chunk] = output.get("evidence") or []
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for position, chunk in enumerate(evidence[:MOST_EVIDENCE], 1):
+        score = f"{chunk['score']:.2f}" if "score" in chunk else ""
+        words = Text.assemble((clean(chunk["title"]), "bold"), "\n", shorten(chunk["text"], 100))
+        table.add_row(Text(f"{position:>2}", "dim"), Text(score), words)
+    more = len(evidence) - MOST_EVIDENCE
+    heading = Text("From, with similarity to the question:", "dim")
+    rest = [Text(f"and {counted(more, 'more chunk')}", "dim")] if more > 0 else []
+    parts: list[RenderableType] = [heading, table, *rest, Text()] if evidence else []
+    warnings = [Text("Warning: " + clean(warning), "yellow") for warning in output.get("warnings") or []]
+    return [*parts, *warnings, Text()] if warnings else parts
+
+
+def cost(output: Mapping[str, Any], seconds: float) -> str:
+    """What a run cost, in one line."""
+    usage: Usage | None = output.get("usage")
+    if not usage:
+        return duration(seconds)
+    tokens = f"{usage['prompt_tokens']:,} tokens read, {usage['completion_tokens']:,} written"
+    return f"{counted(usage['calls'], 'model call')}, {tokens}, {duration(seconds)}"

@@ -1,0 +1,105 @@
+"""`dubito ask`: put a question to a graph and watch how the answer comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import UserFault
+from .context import context_for, either, graph_named, graph_names
+from .screen import console, help_lines, print_json
+
+EXAMPLES = help_lines(
+    "Examples",
+    'dubito ask "Who founded the newspaper that first printed The Salt Road?"',
+    'dubito ask "..." --corpus notes/ --set sampling=binary --trace run.jsonl',
+    'dubito ask "..." --graph vanilla_rag -k 10 --set selection=mmr --json',
+    'dubito ask "..." --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
+    "cat question.txt | dubito ask -",
+)
+
+LONGEST_STDIN = 1_000_000
+"""Characters of a question that is piped in."""
+
+
+def ask(
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="The question; '-' or nothing reads it from a pipe.")
+    ] = None,
+    *,
+    graph: Annotated[str, typer.Option(metavar="NAME", help=f"{either(graph_names())}.")] = "df_rag",
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", envvar="DUBITO_CORPUS", help="'sample', an index folder, or a corpus file or folder."
+        ),
+    ] = None,
+    llm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", envvar="DUBITO_LLM", help="embedded, vllm:URL#model, openai:URL#model, hf:DIR, gguf:FILE."
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="embedded, st:DIR, openai:URL#model."),
+    ] = None,
+    chunker: Annotated[str | None, typer.Option(metavar="NAME", help="words:N or tokens:SIZE/OVERLAP.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="embedded (small models in packages) or paper.")
+    ] = None,
+    k: Annotated[str | None, typer.Option("--k", "-k", metavar="N", help="How many chunks to answer from.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any other setting of the graph, repeatable; a wrong name lists them."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write every step and model call to this .jsonl file as it happens."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")
+    ] = False,
+) -> None:
+    """Ask a question and watch how the answer comes out."""
+    text = _question(question)
+    options = {"corpus": corpus, "llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k}
+    screen = None if as_json else console()
+    with screen.status("loading") if screen is not None and screen.is_interactive else contextlib.nullcontext():
+        from .run import Run  # noqa: PLC0415 - what is heavy loads when it is needed
+        from .watch import follow  # noqa: PLC0415
+
+        chosen = graph_named(graph)
+        run = Run(chosen, text, context_for(chosen, options, assignments or []))
+    if screen is not None:
+        follow(run, trace, screen)
+        return
+    with contextlib.redirect_stdout(sys.stderr):
+        follow(run, trace, None)
+    about = {"graph": chosen.name, "question": text, "context": run.context.model_dump(mode="json")}
+    print_json({**run.output, **about, "seconds": run.seconds})
+
+
+def _question(given: str | None) -> str:
+    """The question as it was typed or piped in."""
+    if given is None or given == "-":
+        if sys.stdin is None or (given is None and sys.stdin.isatty()):
+            raise UserFault('There is no question: write it as dubito ask "...", or pipe it in.')
+        try:
+            given = sys.stdin.read(LONGEST_STDIN)
+        except UnicodeDecodeError as fault:
+            raise UserFault("The question that was piped in is not UTF-8 text.") from fault
+    question = given.strip()
+    if not question:
+        raise UserFault('The question is empty: write it as dubito ask "...", or pipe it in.')
+    try:
+        question.encode()
+    except UnicodeEncodeError as fault:
+        raise UserFault("The question is not UTF-8 text.") from fault
+    return question

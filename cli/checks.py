@@ -1,0 +1,202 @@
+"""What `dubito doctor` looks at; each check is a line with a state and, where something is wrong, what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from .. import __version__
+from ..errors import DubitoError
+from ..models.background import run_in_background
+from ..models.interfaces import Sampling
+from ..models.resources import SAMPLE, corpus_path, open_chat_model, open_encoder
+from ..models.weights import minilm_folder, smollm2_gguf
+from ..retrieval.corpus import read_corpus
+from ..settings import settings
+from .screen import megabytes
+
+SHOWN_EXTRAS = ("local", "studio", "trace", "loaders", "vllm")
+
+_REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*extra == ['"](?P<extra>\w+)['"]""")
+
+LIST_MODELS_S = 10.0
+"""Seconds to wait for a server's list of models."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: `needed` if the embedded default cannot run without it."""
+
+    name: str
+    state: Literal["ok", "missing", "failed"]
+    detail: str
+    remedy: str = ""
+    needed: bool = False
+
+
+def fit_for_default(found: Sequence[Check]) -> bool:
+    """Is everything that the embedded default needs there?"""
+    return all(one.state == "ok" for one in found if one.needed)
+
+
+def checks(llm: str | None, encoder: str | None) -> Iterator[Check]:
+    """Look at everything; the named models are tried for real."""
+    yield Check("dubito", "ok", f"{__version__}, in {Path(__file__).parents[1]}")
+    yield _python()
+    yield from _extras()
+    yield _guarded("embedded chat", lambda: f"weights in {smollm2_gguf()}", needed=True)
+    yield _guarded("embedded encoder", lambda: f"weights in {minilm_folder()}", needed=True)
+    yield _guarded("GPU", _gpu, remedy="install a torch that fits this machine, or go on without a GPU")
+    yield _guarded("cache folder", _cache, needed=True, remedy="set DUBITO_CACHE_DIR to a folder that can be written")
+    yield _guarded("sample corpus", _sample, needed=True, remedy="install dubito again")
+    yield _langgraph_json()
+    if llm:
+        yield from _chat_model(llm)
+    if encoder:
+        yield _guarded("encoder", lambda: run_in_background(_try_encoder(encoder)), needed=encoder == "embedded")
+
+
+def _guarded(name: str, look: Callable[[], str], *, needed: bool = False, remedy: str = "") -> Check:
+    """The check's line, whatever goes wrong while looking; our own faults say what to do themselves."""
+    try:
+        return Check(name, "ok", look(), needed=needed)
+    except DubitoError as fault:
+        state: Literal["missing", "failed"] = "missing" if "not installed" in str(fault) else "failed"
+        return Check(name, state, str(fault), needed=needed)
+    except Exception as fault:  # whatever it is, it is what the person wants to know
+        return Check(name, "failed", f"{type(fault).__name__}: {fault}", remedy, needed)
+
+
+def _python() -> Check:
+    version = f"{platform.python_version()}, {sys.executable}"
+    if (3, 11) <= sys.version_info < (3, 14):
+        return Check("Python", "ok", version, needed=True)
+    return Check("Python", "failed", version, "use Python 3.11, 3.12 or 3.13", needed=True)
+
+
+def _extras() -> Iterator[Check]:
+    """Each extra: are the distributions that our own metadata lists for it installed?"""
+    wanted: dict[str, list[str]] = {extra: [] for extra in SHOWN_EXTRAS}
+    if not _installed("dubito"):
+        yield Check("extras", "failed", "dubito itself is not installed", "pip install dubito", needed=True)
+        return
+    for requirement in importlib.metadata.requires("dubito") or []:
+        if (found := _REQUIREMENT.match(requirement)) and found["extra"] in wanted:
+            wanted[found["extra"]].append(found["name"])
+    for extra, names in wanted.items():
+        absent = [name for name in names if not _installed(name)]
+        needed = extra == "local"
+        if absent:
+            said = f"not installed: {', '.join(absent)}"
+            yield Check(f"extra {extra}", "missing", said, f'pip install "dubito[{extra}]"', needed)
+        else:
+            yield Check(f"extra {extra}", "ok", ", ".join(f"{n} {importlib.metadata.version(n)}" for n in names))
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _gpu() -> str:
+    if find_spec("torch") is None:
+        return "torch is not installed, so models run on a server only"
+    import torch  # noqa: PLC0415 - only here, it takes seconds
+
+    if not torch.cuda.is_available():
+        return f"none that torch {torch.__version__} can use; models run on the CPU ({os.cpu_count()} cores)"
+    cards = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    return ", ".join(f"{card.name} with {card.total_memory / 2**30:.0f} GiB" for card in cards)
+
+
+def _cache() -> str:
+    folder = settings().cache
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return f"{folder} can be written, {megabytes(size)}"
+
+
+def _sample() -> str:
+    corpus = read_corpus(corpus_path(SAMPLE))
+    return f"{len(corpus.documents)} documents in {corpus_path(SAMPLE)}"
+
+
+def _langgraph_json() -> Check:
+    """Can `langgraph dev` be started in this folder?"""
+    name, path = "langgraph.json", Path("langgraph.json")
+    if not path.is_file():
+        remedy = "start `langgraph dev` in a folder with one, such as dubito's repository"
+        return Check(name, "missing", "not in this folder; only LangGraph Studio needs it", remedy)
+
+    def look() -> str:
+        graphs = json.loads(path.read_text(encoding="utf-8"))["graphs"]
+        for entry in graphs.values():
+            module, _, attribute = (entry["path"] if isinstance(entry, dict) else entry).partition(":")
+            if module.endswith(".py"):
+                Path(module).stat()
+            else:
+                getattr(import_module(module), attribute)
+        return f"{len(graphs)} graphs can be loaded: {', '.join(graphs)}"
+
+    return _guarded(name, look, remedy="mend the file or the graph that it names; only LangGraph Studio needs it")
+
+
+def _chat_model(name: str) -> Iterator[Check]:
+    needed = name == "embedded"
+    kind, _, rest = name.partition(":")
+    if kind in {"vllm", "openai"} and rest:
+        ask = "is the server running, and is this its URL, as in http://host:8000/v1?"
+        served = _guarded("chat server", lambda: run_in_background(_served(rest.partition("#")[0])), remedy=ask)
+        yield served
+        if served.state != "ok":
+            return
+    yield _guarded("chat model", lambda: run_in_background(_try_chat(name)), needed=needed)
+
+
+async def _served(url: str) -> str:
+    from openai import AsyncOpenAI  # noqa: PLC0415 - slow to import
+
+    key = settings().api_key
+    secret = (key.get_secret_value() if key else os.environ.get("OPENAI_API_KEY")) or "none"
+    async with AsyncOpenAI(base_url=url, api_key=secret, max_retries=0, timeout=LIST_MODELS_S) as client:
+        begun = time.monotonic()
+        models = [model.id async for model in client.models.list()]
+    return f"{url} answers in {time.monotonic() - begun:.2f} s and serves {', '.join(models) or 'no model'}"
+
+
+async def _try_chat(name: str) -> str:
+    model = await asyncio.to_thread(open_chat_model, name)
+    begun = time.monotonic()
+    reply = await model.complete([{"role": "user", "content": "Say yes."}], Sampling(max_tokens=4))
+    seconds = time.monotonic() - begun
+    window = await model.window()
+    can = ", ".join(sorted(model.capabilities)) or "plain completion only"
+    holds = "unknown" if window is None else f"{window:,} tokens"
+    return f"{name} said {reply.text[:40]!r} in {seconds:.1f} s; can do: {can}; context window: {holds}"
+
+
+async def _try_encoder(name: str) -> str:
+    encoder = await asyncio.to_thread(open_encoder, name)
+    begun = time.monotonic()
+    vectors = await encoder.embed([f"dubito doctor {time.time()}"])  # new, or the cache would answer
+    seconds, longest = time.monotonic() - begun, await encoder.max_tokens()
+    reads = "a text of unknown length" if longest is None else f"{longest} tokens"
+    return f"{name} embedded a text in {seconds:.1f} s: dimension {vectors.shape[1]}, reads {reads} at most"

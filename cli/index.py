@@ -1,0 +1,47 @@
+"""`dubito index`: a corpus cut into chunks and embedded once, as a folder that `dubito ask --corpus` opens."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .screen import help_lines
+
+EXAMPLES = help_lines(
+    "Examples",
+    "dubito index notes/ --out notes.index",
+    "dubito index corpus.jsonl --out corpus.index --on-bad-record skip",
+    'dubito ask "..." --corpus corpus.index',
+)
+
+
+class OnBadRecord(StrEnum):
+    """What to do with a corpus that has broken records."""
+
+    refuse = "refuse"
+    skip = "skip"
+
+
+def index(
+    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="'sample', or a corpus file or folder.")],
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write, which must be new or empty.")],
+    encoder: Annotated[
+        str, typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="embedded, st:DIR, openai:URL#model.")
+    ] = "embedded",
+    chunker: Annotated[str, typer.Option(metavar="NAME", help="words:N or tokens:SIZE/OVERLAP.")] = "words:100",
+    on_bad_record: Annotated[
+        OnBadRecord, typer.Option(help="A broken record: refuse the corpus, or skip the record.")
+    ] = OnBadRecord.refuse,
+    force: Annotated[bool, typer.Option("--force", help="Replace the index that is there.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")
+    ] = False,
+) -> None:
+    """Index a corpus once, so that asking starts at once."""
+    from .indexing import Job, run  # noqa: PLC0415 - what is heavy loads when it is needed
+
+    run(Job(corpus, out.expanduser(), encoder, chunker, on_bad_record.value), force=force, as_json=as_json)

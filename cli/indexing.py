@@ -1,0 +1,144 @@
+"""What `dubito index` does: check the target, build, show the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from ..errors import UserFault
+from ..models.background import run_in_background
+from ..models.resources import corpus_path, shared_resources
+from ..retrieval.chunking import open_chunker
+from ..retrieval.corpus import read_corpus
+from ..retrieval.index import Index
+from ..retrieval.index_files import is_index
+from .screen import clean, console, counted, duration, megabytes, print_json
+
+MOST_PROBLEMS = 20
+"""Skipped records that are listed; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to index, how and where to."""
+
+    corpus: str
+    target: Path
+    encoder: str
+    chunker: str
+    on_bad_record: Literal["refuse", "skip"]
+
+
+def run(job: Job, *, force: bool, as_json: bool) -> None:
+    """Build the index and say what it holds and what to do next."""
+    check_target(job.target, force=force)
+    screen, begun = console(), time.monotonic()
+    quiet = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with quiet, Bar(screen, moves=screen.is_interactive and not as_json) as bar:
+        built = run_in_background(build(job, bar))
+    figures = figures_of(built, job, time.monotonic() - begun)
+    if as_json:
+        print_json({**figures, "problems": list(built.problems)})
+    else:
+        show(screen, figures, built.problems)
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Refuse a folder that would be lost, before anything is computed."""
+    if is_index(target):
+        if not force:
+            raise UserFault(f"There is an index at '{target}': replace it with --force, or give another --out.")
+    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserFault(f"'{target}' is there and is no index: give --out a folder that is new or empty.")
+    above = next((folder for folder in target.absolute().parents if folder.exists()), target)
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise UserFault(f"'{target}' cannot be made, as '{above}' cannot be written: give another --out.")
+
+
+async def build(job: Job, bar: Bar) -> Index:
+    """Read, cut, embed, save."""
+    bar.begin("reading the corpus")
+    encoder = await shared_resources().encoder(job.encoder)
+    count = None
+    if job.chunker.strip().startswith("tokens:") and hasattr(encoder, "token_counter"):
+        count = await encoder.token_counter()
+    chunker = open_chunker(job.chunker, count)
+    corpus = await asyncio.to_thread(lambda: read_corpus(corpus_path(job.corpus), on_error=job.on_bad_record))
+    bar.begin("embedding the first chunks")
+    built = await Index.build(corpus, chunker, encoder, bar.move)
+    bar.begin("saving")
+    await built.save(job.target)
+    return built
+
+
+class Bar:
+    """What is under way; while embedding a bar with chunks a second and the time left. In a pipe nothing."""
+
+    def __init__(self, screen: Console, *, moves: bool) -> None:
+        """moves: is there someone to watch?"""
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[so_far]}"))
+        self._bars = Bars(*columns, console=screen, transient=True, disable=not moves, expand=True)
+        self._task = self._bars.add_task("", total=None, so_far="")
+        self._begun = time.monotonic()
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take it away."""
+        self._bars.stop()
+
+    def begin(self, what: str) -> None:
+        """Name what is done now."""
+        self._begun = time.monotonic()
+        self._bars.update(self._task, description=what)
+
+    def move(self, done: int, total: int) -> None:
+        """So many chunks are embedded."""
+        speed = done / max(time.monotonic() - self._begun, 1e-9)
+        so_far = f"{done:,} of {total:,} chunks, {speed:,.0f} a second, {duration((total - done) / speed)} left"
+        self._bars.update(self._task, description="embedding", completed=done, total=total, so_far=so_far)
+
+
+def figures_of(built: Index, job: Job, seconds: float) -> dict[str, Any]:
+    """What came out, and the command that uses it."""
+    manifest = built.manifest
+    with_encoder = "" if job.encoder == "embedded" else f" --encoder {shlex.quote(job.encoder)}"
+    return {
+        "index": str(job.target),
+        "documents": manifest.documents,
+        "chunks": manifest.chunks,
+        "dimension": manifest.dimension,
+        "encoder": manifest.encoder,
+        "chunker": manifest.chunker,
+        "bytes": sum(file.stat().st_size for file in job.target.iterdir()),
+        "seconds": seconds,
+        "next": f'dubito ask "..." --corpus {shlex.quote(str(job.target))}{with_encoder}',
+    }
+
+
+def show(screen: Console, figures: dict[str, Any], problems: tuple[str, ...]) -> None:
+    """The figures, for a person."""
+    for problem in problems[:MOST_PROBLEMS]:
+        screen.print(Text("Skipped: " + clean(problem), "yellow"))
+    if len(problems) > MOST_PROBLEMS:
+        screen.print(Text(f"and {counted(len(problems) - MOST_PROBLEMS, 'more record')} skipped", "yellow"))
+    screen.print(
+        f"{counted(figures['documents'], 'document')}, {counted(figures['chunks'], 'chunk')} ({figures['chunker']}), "
+        f"dimension {figures['dimension']}, {megabytes(figures['bytes'])}, {duration(figures['seconds'])}"
+    )
+    screen.print(Text.assemble("Now: ", (clean(figures["next"]), "bold")), soft_wrap=True)

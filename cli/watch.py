@@ -1,0 +1,109 @@
+"""A run followed on the terminal: what is under way moves, what is done stays; in a pipe, what is done alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+
+from .answer import answer_panel, answer_text, grounds_and_cost, settings_line
+from .run import Event, ModelCall, NodeEnd, NodeStart, Progress, Run, State
+from .screen import show
+from .trace import Trace
+from .view import Step, Task, block
+
+
+def follow(run: Run, trace: Path | None, screen: Console | None) -> None:
+    """Run to the end, shown on the screen and written to the trace where they are given."""
+    with contextlib.ExitStack() as stack:
+        recorder = None if trace is None else stack.enter_context(Trace(trace, run))
+        watch = None if screen is None else stack.enter_context(Watch(run, screen))
+        for event in run:
+            if recorder is not None:
+                recorder.on(event)
+            if watch is not None:
+                watch.on(event)
+    if watch is not None:
+        watch.finish()
+
+
+class Watch:
+    """Follows one run; a context manager, so that the terminal is left as it was found."""
+
+    def __init__(self, run: Run, console: Console) -> None:
+        """Moves only where the console is a terminal that can."""
+        self._run, self._console = run, console
+        self._open: dict[tuple[tuple[str, ...], str], Step] = {}
+        self._states: dict[tuple[str, ...], Mapping[str, Any]] = {}
+        self._live: Live | None = None
+        if console.is_interactive:
+            # redrawn by the thread that changes what it shows, so nothing is drawn half changed
+            self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._under_way)
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        show(self._console, settings_line(self._run))
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take away what moves."""
+        self._open.clear()
+        if self._live is not None:
+            self._live.stop()
+
+    def on(self, event: Event | None) -> None:
+        """Show what happened."""
+        if isinstance(event, State):
+            self._states[event.namespace] = event.values
+        elif isinstance(event, NodeStart):
+            self._step_of(event).tasks[event.task] = Task(event)
+        elif isinstance(event, NodeEnd):
+            self._end(event)
+        elif isinstance(event, ModelCall | Progress):
+            self._count(event)
+        if self._live is not None:
+            self._live.refresh()
+
+    def finish(self) -> None:
+        """Show the answer."""
+        output, seconds = self._run.output, self._run.seconds
+        if self._console.is_terminal:
+            self._console.print(answer_panel(output, seconds))
+        else:
+            show(self._console, grounds_and_cost(output, seconds))
+            self._console.print(answer_text(output), soft_wrap=True)  # last, and in one piece for who reads the pipe
+
+    def _step_of(self, event: NodeStart) -> Step:
+        state = self._states.get(event.namespace, {})
+        return self._open.setdefault((event.namespace, event.node), Step(event.node, event.namespace, event.at, state))
+
+    def _end(self, event: NodeEnd) -> None:
+        key = (event.namespace, event.node)
+        step = self._open.get(key)
+        if step is None or event.task not in step.tasks:  # an end without a start: LangGraph had it in a cache
+            return
+        step.tasks[event.task].end = event
+        if not step.running:
+            del self._open[key]
+            show(self._console, block(step))
+
+    def _count(self, event: ModelCall | Progress) -> None:
+        step = self._open.get((event.namespace, event.node))
+        if step is not None and isinstance(event, ModelCall):
+            step.calls.append(event)
+        elif step is not None and isinstance(event, Progress):
+            step.progress = event
+
+    def _under_way(self) -> RenderableType:
+        now = time.monotonic()
+        return Group(*(block(step, now) for step in self._open.values()))

@@ -1,0 +1,592 @@
+"""Chat models behind an OpenAI-compatible HTTP API: vLLM with all its extras, or any plain server."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from ..errors import CapabilityMissing, ContextOverflow, DubitoError, ModelFault, UserFault
+from ..settings import settings
+from .asking import ask_and_parse
+from .interfaces import Capability, Choice, Completion, Message, Reply, Sampling, Scores, Token, Tokens
+from .thinking import CLOSE, OPEN, strip_thinking
+
+if TYPE_CHECKING:
+    from openai import APIStatusError, AsyncOpenAI
+
+Flavour = Literal["vllm", "openai"]
+T = TypeVar("T")
+
+_TOP_LOGPROBS = 20  # the most that OpenAI's API and vLLM give
+_UNSEEN = 1e-3  # how much of the options' probability `choose` may leave unassigned before it scores each option
+_TOKENIZE_AT_ONCE = 32
+_TRANSIENT = {408, 409, 429}
+_OVERFLOW_CODES = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI's, llama.cpp's
+_WINDOW = re.compile(r"max_model_len=(\d+)|maximum (?:context|model) length\D{0,9}(\d+)", re.IGNORECASE)
+_NEEDED = re.compile(r"(?:at least )?\d+")
+
+
+class OpenAIChat:
+    """A `ChatModel` on a server.
+
+    vllm: log-probabilities, option probabilities, scoring and seeds, token counts by the server's own tokenizer.
+    openai: what every server has (Ollama, llama.cpp's server, hosted APIs); `choose` reads the reply instead of the
+    model's distribution where that is not given, `score` is missing, `count` is an estimate.
+    """
+
+    def __init__(self, name: str, base_url: str, model: str | None = None, flavour: Flavour = "vllm") -> None:
+        """name: what it was opened by; base_url: as in `http://127.0.0.1:8000/v1`; model: None for the only one."""
+        self._name = name
+        self._server = _Server(base_url)
+        self._model = model
+        self._vllm = flavour == "vllm"
+        self._tells_logprobs = True
+
+    @property
+    def name(self) -> str:
+        """See `ChatModel.name`."""
+        return self._name
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """See `ChatModel.capabilities`."""
+        if self._vllm:
+            return frozenset({"logprobs", "option_probabilities", "score", "seed"})
+        return frozenset({"logprobs", "seed"})
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        """See `ChatModel.complete`.
+
+        The tokens are those of the text, a token that a stop string cuts in two with the part that was kept; where the
+        server tells of the end mark of a reply that ended itself, that is the last one, with text "". A reasoning
+        model's thinking is in neither; there are no tokens if the answer is not the tail of the reply or if one token
+        holds both the end of the thought and the start of the answer. Greedy continuations are equal: n cost one.
+        """
+        if sampling.n < 1:
+            raise UserFault(f"n must be 1 or more, not {sampling.n}.")
+        n = 1 if sampling.temperature == 0 else sampling.n
+        body = await self._body(messages, sampling)
+        replies = [await self._completions({**body, "n": n} if n > 1 else body, sampling)]
+        if not self._vllm and (missing := n - len(replies[0].completions)) > 0:  # Ollama and others ignore n
+            seeds = [None if sampling.seed is None else sampling.seed + i for i in range(n - missing, n)]
+            bodies = [body if seed is None else {**body, "seed": seed} for seed in seeds]
+            replies += await asyncio.gather(*(self._completions(b, sampling) for b in bodies))
+        completions = [c for reply in replies for c in reply.completions][:n]
+        if len(completions) < n:
+            raise ModelFault(self._server.base_url, f"{n} continuations were asked for and {len(completions)} came")
+        if n < sampling.n:
+            completions *= sampling.n
+        return Reply(tuple(completions), _sum(reply.tokens for reply in replies))
+
+    async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
+        """See `ChatModel.choose`.
+
+        vllm: the probability that decoding confined to the options gives each, read from the alternatives to a confined
+        reply's tokens; where an alternative begins several options (`1` of `1` and `10`), these are scored and told
+        apart by the tokens in which they differ, the end mark included. Plain: the options are listed after the chat,
+        and the probabilities read from the alternatives in a free reply if the options have at least half of it; else
+        the option that the reply names has probability 1, and a reply that names none is asked about once.
+        """
+        options = list(options)
+        distinct = {option.strip() for option in options} - {""}
+        if len(options) < 2 or len(distinct) < len(options):
+            raise UserFault(f"A choice needs at least two different, non-empty options, not {options}.")
+        if self._vllm:
+            return await self._choose_confined(messages, options)
+        return await self._choose_freely(messages, options)
+
+    async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
+        """See `ChatModel.score`.
+
+        Exact: the tokens of each continuation follow the very prompt tokens that `complete` would continue (the chat
+        template's generation prompt included), so no token straddles the boundary. One request scores them all.
+        """
+        if not self._vllm:
+            raise self._missing("cannot score given replies")
+        if not any(continuations):
+            return Scores(((),) * len(continuations), Tokens())
+        prompt = await self._tokenize(
+            {"messages": list(messages), "add_generation_prompt": True, **_without_thinking()}
+        )
+        return await self._score_ids(prompt, await self._each(continuations, self._text_ids))
+
+    async def window(self) -> int | None:
+        """See `ChatModel.window`; vLLM tells it, plain servers do not."""
+        if not self._vllm:
+            return None
+        model = await self._model_id()
+        served = await self._server.served()
+        if model not in served:
+            raise UserFault(_unknown(self._server.base_url, model, served))
+        return served[model]
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """See `ChatModel.count`; of a plain server's tokens an upper estimate (see `_estimate`)."""
+        if not self._vllm:
+            return [_estimate(text) for text in texts]
+        return [len(ids) for ids in await self._each(texts, self._text_ids)]
+
+    async def aclose(self) -> None:
+        """Close the running event loop's connections; the next call opens new ones."""
+        await self._server.aclose()
+
+    async def _model_id(self) -> str:
+        if self._model is None:
+            served = await self._server.served()
+            if len(served) != 1:
+                which = f"serves several models, so name one of {_listed(served)}" if served else "serves no model"
+                raise UserFault(f"{self._server.base_url} {which}.")
+            (self._model,) = served
+        return self._model
+
+    async def _body(self, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": await self._model_id(),
+            "messages": list(messages),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+        }
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if sampling.logprobs:
+            body["logprobs"] = True
+        if self._vllm or sampling.top_k:  # vLLM takes an absent top_k from the model's generation_config.json
+            body["top_k"] = sampling.top_k
+        if self._vllm and not sampling.thinking:
+            body |= _without_thinking()
+        return body
+
+    async def _completions(self, body: dict[str, Any], sampling: Sampling) -> Reply:
+        reply = await self._server.post("/chat/completions", body)
+        with self._server.reading():
+            choices = _choices(reply)
+            if sampling.logprobs and any(_logprobs(c) is None for c in choices):
+                raise self._missing("gives no log-probabilities")
+            return Reply(tuple(self._completion(c, sampling) for c in choices), _usage(reply))
+
+    def _completion(self, choice: dict[str, Any], sampling: Sampling) -> Completion:
+        if (reason := choice.get("finish_reason")) in {"abort", "error"}:
+            raise ModelFault(self._server.base_url, f"the reply was broken off ({reason})")
+        message, told = choice["message"], _logprobs(choice) or []
+        content: str = message.get("content") or ""
+        tokens = [Token(t["token"], float(t["logprob"])) for t in told]
+        if not content and (message.get("reasoning") or message.get("reasoning_content")):
+            tokens = []  # it was cut off while it thought
+        # a server of the plain kind does not say whether a stop string ended the reply
+        itself = reason == "stop" and choice.get("stop_reason") is None and (self._vllm or not sampling.stop)
+        spoken = _answer_tokens(tokens, content, ended_itself=itself)
+        return Completion(strip_thinking(content), "length" if reason == "length" else "stop", spoken)
+
+    async def _choose_confined(self, messages: Sequence[Message], options: list[str]) -> Choice:
+        body = await self._body(messages, Sampling(max_tokens=_longest(options) + 1, logprobs=True))
+        confined = {"structured_outputs": {"choice": options}, "top_logprobs": _TOP_LOGPROBS, "return_token_ids": True}
+        reply = await self._server.post("/chat/completions", body | confined)
+        with self._server.reading():
+            choice, tokens = _choices(reply)[0], _usage(reply)
+            masses, shared = _masses(_logprobs(choice) or [], options)
+            if sum(masses.values()) + sum(shared.values()) < 1 - _UNSEEN:  # too many alternatives to be told them all
+                masses, shared = dict.fromkeys(options, 0.0), {tuple(options): 1.0}
+            if sum(shared.values()) <= _UNSEEN:
+                return Choice(_normalised(masses), tokens)
+            prompt = list(reply["prompt_token_ids"])
+            end = choice["token_ids"][-1:] if choice.get("finish_reason") == "stop" else []
+        undecided = [o for o in options if any(o in group for group in shared)]
+        paths = dict(zip(undecided, await self._each(undecided, self._text_ids), strict=True))
+        paths = {option: path + end for option, path in paths.items()}
+        scores = await self._score_ids(prompt, list(paths.values()))
+        logs = {o: [t.logprob for t in scored] for o, scored in zip(paths, scores.continuations, strict=True)}
+        for group, mass in shared.items():
+            for option, part in _told_apart({o: paths[o] for o in group}, logs).items():
+                masses[option] += mass * part
+        return Choice(_normalised(masses), _sum([tokens, scores.tokens]))
+
+    async def _choose_freely(self, messages: Sequence[Message], options: list[str]) -> Choice:
+        used: list[Tokens] = []
+        probabilities: dict[str, float] = {}
+
+        async def ask(asked: Sequence[Message], sampling: Sampling) -> Reply:
+            reply = await self._ask_freely(asked, replace(sampling, logprobs=self._tells_logprobs))
+            with self._server.reading():
+                choice = _choices(reply)[0]
+                masses, _ = _masses(_logprobs(choice) or [], options, loose=True)
+                text = self._completion(choice, sampling).text
+                used.append(_usage(reply))
+            if sum(masses.values()) >= 0.5:
+                probabilities.update(_normalised(masses))
+                text = max(masses, key=masses.__getitem__)
+            return Reply((Completion(text, "stop"),), used[-1])
+
+        named = await ask_and_parse(ask, messages, options)
+        return Choice(probabilities or {option: float(option == named) for option in options}, _sum(used))
+
+    async def _ask_freely(self, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        body = await self._body(messages, sampling)
+        if not sampling.logprobs:
+            return await self._server.post("/chat/completions", body)
+        try:
+            return await self._server.post("/chat/completions", {**body, "top_logprobs": _TOP_LOGPROBS})
+        except UserFault as fault:
+            if "logprobs" not in str(fault):
+                raise
+        self._tells_logprobs = False
+        return await self._ask_freely(messages, replace(sampling, logprobs=False))
+
+    async def _score_ids(self, prompt: list[int], continuations: list[list[int]]) -> Scores:
+        asked = [ids for ids in continuations if ids]
+        reply = await self._server.post(
+            "/completions",
+            {
+                "model": await self._model_id(),
+                "prompt": [prompt + ids for ids in asked],
+                "max_tokens": 1,
+                "temperature": 0,
+                "prompt_logprobs": 0,
+            },
+        )
+        with self._server.reading():
+            rows = (choice["prompt_logprobs"][len(prompt) :] for choice in _choices(reply))
+            scored = iter([_scored(ids, row) for ids, row in zip(asked, rows, strict=True)])
+            return Scores(tuple(next(scored) if ids else () for ids in continuations), _usage(reply))
+
+    async def _text_ids(self, text: str) -> list[int]:
+        return await self._tokenize({"prompt": text, "add_special_tokens": False}) if text else []
+
+    async def _tokenize(self, body: dict[str, Any]) -> list[int]:
+        reply = await self._server.post(f"{self._server.root}/tokenize", {"model": await self._model_id(), **body})
+        with self._server.reading():
+            return [int(token) for token in reply["tokens"]]
+
+    async def _each(self, texts: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
+        gate = asyncio.Semaphore(_TOKENIZE_AT_ONCE)
+
+        async def one(text: str) -> T:
+            async with gate:
+                return await ask(text)
+
+        await self._model_id()  # asked once, not by each
+        return await asyncio.gather(*(one(text) for text in texts))
+
+    def _missing(self, what: str) -> CapabilityMissing:
+        return CapabilityMissing(f"{self._name} {what}; use a vllm:, hf:, gguf: or embedded model for that.")
+
+
+class _Server:
+    """One base URL: its connections, its list of models, and its faults in our words."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = _checked(base_url)
+        self.root = self.base_url.removesuffix("/v1")
+        self._served: dict[str, int | None] | None = None
+        # A client's connections belong to the event loop they were opened in. They also keep that loop alive, so weak
+        # keys would never go: the clients of closed loops are dropped when another is opened.
+        self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
+
+    async def served(self) -> dict[str, int | None]:
+        """The models on offer and the context window of each, where told; asked once."""
+        if self._served is None:
+            reply = await self._send("GET", "/models", {})
+            with self.reading():
+                self._served = {model["id"]: model.get("max_model_len") for model in reply["data"]}
+        return self._served
+
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a request to a path under the base URL, or to a whole URL."""
+        return await self._send("POST", path, body)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn what a malformed reply does to the code that reads it into a `ModelFault`."""
+        try:
+            yield
+        except DubitoError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ModelFault(self.base_url, f"the reply is malformed ({type(error).__name__}: {error})") from error
+
+    async def aclose(self) -> None:
+        if (client := self._clients.pop(asyncio.get_running_loop(), None)) is not None:
+            await client.close()
+
+    async def _send(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        client = await self._client()
+        from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415
+
+        # `from None`: the client's errors carry the request, and with it the key
+        try:
+            if method == "GET":
+                reply = await client.get(path, cast_to=object)
+            else:
+                reply = await client.post(path, cast_to=object, body=body)
+        except APITimeoutError:
+            raise ModelFault(self.base_url, f"no reply within {settings().timeout_s:g} s") from None
+        except APIConnectionError as error:
+            cause = self._tidy(str(error.__cause__ or error)) or type(error.__cause__).__name__
+            raise ModelFault(self.base_url, f"the connection failed ({cause})") from None
+        except APIStatusError as error:
+            fault = await self._fault(error, path, body)
+            raise fault from None
+        except ValueError as error:
+            raise ModelFault(self.base_url, f"the reply is not JSON ({self._tidy(str(error))})") from None
+        if not isinstance(reply, dict):
+            raise ModelFault(self.base_url, f"the reply is not a JSON object ({self._tidy(str(reply)) or 'empty'})")
+        if reply.get("error"):
+            raise ModelFault(self.base_url, f"the reply is an error: {self._tidy(_message(reply['error']))}")
+        return reply
+
+    async def _fault(self, error: APIStatusError, path: str, body: dict[str, Any]) -> DubitoError:
+        status, details = error.status_code, error.body if isinstance(error.body, dict) else {}
+        message = self._tidy(_message(error.body) or error.message)
+        if status in _TRANSIENT or status >= 500:
+            return ModelFault(self.base_url, f"HTTP {status}: {message}")
+        if status in {401, 403}:
+            return UserFault(
+                f"{self.base_url} refused the API key (HTTP {status}); set DUBITO_API_KEY to one it accepts."
+            )
+        if _overflows(details, message, body):
+            return ContextOverflow(self._overflow(details, message, str(body.get("model"))))
+        if status == 404:
+            return await self._not_found(path, body, message)
+        return UserFault(f"{self.base_url} refused the request (HTTP {status}): {message}.")
+
+    async def _not_found(self, path: str, body: dict[str, Any], message: str) -> DubitoError:
+        if path == "/models":
+            return UserFault(f"{self.base_url} is no OpenAI-compatible API; most base URLs end in /v1.")
+        self._served = None  # the server may have been started anew with another model
+        try:
+            served = await self.served()
+        except DubitoError as fault:
+            return fault
+        if (model := body.get("model")) not in served:
+            return UserFault(_unknown(self.base_url, str(model), served))
+        return UserFault(f"{self.base_url} offers no {path} (HTTP 404): {message}.")
+
+    def _overflow(self, details: Mapping[str, Any], message: str, model: str) -> str:
+        limit, needed = details.get("n_ctx"), details.get("n_prompt_tokens")
+        if limit is None and (found := _WINDOW.search(message)):
+            limit = found.group(1) or found.group(2)
+            needed = more.group() if (more := _NEEDED.search(message, found.end())) else None
+        window = f"context window of {limit} tokens" if limit else "context window"
+        size = f" ({needed} tokens)" if needed else ""
+        return (
+            f"The prompt and its reply{size} do not fit the {window} of {model} at {self.base_url}; use fewer or "
+            f"smaller chunks or a shorter reply, or serve the model with a larger window (vLLM: --max-model-len)."
+        )
+
+    async def _client(self) -> AsyncOpenAI:
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            client = await asyncio.to_thread(_open, self.base_url)  # the import alone takes a second
+            for other in [other for other in self._clients if other.is_closed()]:
+                self._clients.pop(other, None)
+            self._clients.setdefault(loop, client)
+        return self._clients[loop]
+
+    def _tidy(self, text: str) -> str:
+        """One short line without the key and without a final full stop."""
+        key = _key()
+        text = " ".join((text.replace(key, "***") if key else text).split())
+        return (text if len(text) <= 300 else f"{text[:300]}...").rstrip(". ")
+
+
+def _open(base_url: str) -> AsyncOpenAI:
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout  # noqa: PLC0415
+
+    seconds = settings().timeout_s
+    # The package's own http client, dropped while another loop runs, closes its connections in that one and fails.
+    return AsyncOpenAI(
+        base_url=base_url,
+        api_key=_key() or "none",
+        max_retries=0,
+        timeout=Timeout(seconds, connect=min(seconds, 10.0)),
+        http_client=DefaultAsyncHttpxClient(),
+    )
+
+
+def _key() -> str:
+    given = settings().api_key
+    key = (given.get_secret_value() if given else os.environ.get("OPENAI_API_KEY", "")).strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UserFault("DUBITO_API_KEY (or OPENAI_API_KEY) holds characters that no key can have.")
+    return key
+
+
+def _checked(base_url: str) -> str:
+    url = base_url.strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in {"http", "https"} and (parts.hostname or "").encode("idna") and parts.port != 0
+        secret = parts.username is not None
+    except ValueError:  # UnicodeError is one
+        good = secret = False
+    if secret:
+        raise UserFault("A base URL must not hold a user name or password; put the key into DUBITO_API_KEY.")
+    if not good or parts.query or parts.fragment or any(c.isspace() or not c.isprintable() for c in url):
+        raise UserFault(f"{base_url!r} is not the base URL of a server; write it as in http://127.0.0.1:8000/v1.")
+    return url
+
+
+def _without_thinking() -> dict[str, Any]:
+    return {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+def _listed(served: Iterable[str]) -> str:
+    return ", ".join(sorted(served)) or "none"
+
+
+def _unknown(base_url: str, model: str, served: Iterable[str]) -> str:
+    return f"{base_url} does not serve the model {model}; it serves {_listed(served)}."
+
+
+def _message(body: object) -> str:
+    """The text of an error body, of whichever shape."""
+    if isinstance(body, dict):
+        found = next((body[key] for key in ("message", "error", "detail") if body.get(key)), body)
+        return found if isinstance(found, str) else str(found)
+    return "" if body is None else str(body)
+
+
+def _overflows(details: Mapping[str, Any], message: str, body: Mapping[str, Any]) -> bool:
+    if details.get("param") == "input_tokens" or _WINDOW.search(message):
+        return True
+    if {str(details.get("code")), str(details.get("type"))} & _OVERFLOW_CODES:
+        return True
+    # what vLLM says when the prompt alone fills the window, because it first cuts max_tokens to the room that is left
+    return "max_tokens must be at least 1" in message and body.get("max_tokens", 0) >= 1
+
+
+def _choices(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
+    choices: list[dict[str, Any]] = sorted(reply["choices"], key=lambda choice: choice.get("index") or 0)
+    if not choices:
+        raise ValueError("it has no choices")
+    return choices
+
+
+def _logprobs(choice: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    return (choice.get("logprobs") or {}).get("content")
+
+
+def _usage(reply: Mapping[str, Any]) -> Tokens:
+    usage = reply.get("usage") or {}
+    return Tokens(usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0)
+
+
+def _sum(parts: Iterable[Tokens]) -> Tokens:
+    parts = list(parts)
+    return Tokens(sum(p.prompt for p in parts), sum(p.completion for p in parts))
+
+
+def _scored(ids: list[int], row: list[dict[str, Any]]) -> tuple[Token, ...]:
+    entries = [entry[str(token)] for token, entry in zip(ids, row, strict=True)]
+    return tuple(Token(entry.get("decoded_token") or "", float(entry["logprob"])) for entry in entries)
+
+
+def _answer_tokens(tokens: Sequence[Token], content: str, *, ended_itself: bool) -> tuple[Token, ...]:
+    """The tokens of the answer in a reply, and its end mark (see `OpenAIChat.complete`)."""
+    answer, said = strip_thinking(content), "".join(token.text for token in tokens)
+    closed = said.rfind(CLOSE) + len(CLOSE) if CLOSE in said else 0
+    if OPEN in said[closed:] or (closed and content.rpartition(CLOSE)[2].strip() != answer.strip()):
+        return ()
+    tail = said[closed:].lstrip() if closed and answer == answer.lstrip() else said[closed:]
+    start = len(said) - len(tail)
+    end = start + len(answer) if tail.startswith(answer) else len(said)
+    spoken: list[Token] = []
+    rest: list[Token] = []
+    at = 0
+    for token in tokens:
+        first, last = max(at, start), min(at + len(token.text), end)
+        if first < last and at < closed:
+            return ()
+        if first < last or (not token.text and start <= at < end):
+            spoken.append(Token(token.text[first - at : last - at], token.logprob))
+        elif at >= end:
+            rest.append(token)
+        at += len(token.text)
+    if ended_itself and len(rest) == 1:
+        spoken.append(Token("", rest[0].logprob))
+    return tuple(spoken)
+
+
+def _masses(
+    positions: list[dict[str, Any]], options: list[str], *, loose: bool = False
+) -> tuple[dict[str, float], dict[tuple[str, ...], float]]:
+    """The probability that a reply's tokens and their alternatives give to each option, and to groups of options.
+
+    Follows the reply while its beginning is shared by several options. An alternative to one of its tokens that leaves
+    one option possible has its probability added to that; one that leaves several, to their group; one that ends a
+    complete option (an end mark, say), to that. The rest of the probability belongs to no option, or was not told, or
+    is that of a token without text, which vLLM gives for the first part of a character.
+    loose: letter case and the space around a reply do not matter.
+    """
+
+    def fold(text: str) -> str:
+        return text.lstrip().casefold() if loose else text
+
+    def trim(text: str) -> str:
+        return fold(text).rstrip() if loose else text
+
+    masses, reach, said, left = dict.fromkeys(options, 0.0), 1.0, "", options
+    shared: dict[tuple[str, ...], float] = {}
+    for position in positions:
+        alternatives = list(position.get("top_logprobs") or [])
+        if all(a["token"] != position["token"] for a in alternatives):
+            alternatives.append(position)
+        complete = [o for o in left if trim(o) == trim(said)]
+        followed = 0.0
+        for alternative in alternatives:
+            text, probability = alternative["token"], reach * math.exp(alternative["logprob"])
+            begun = tuple(o for o in left if text and trim(o).startswith(fold(said + text)))
+            if len(begun) > 1 and text == position["token"]:
+                followed = probability
+            elif len(begun) > 1 and probability > 0:
+                shared[begun] = shared.get(begun, 0.0) + probability
+            elif owner := begun or (complete if text or loose else ()):
+                masses[owner[0]] += probability
+        if not followed:
+            return masses, shared
+        reach, said = followed, said + position["token"]
+        left = [o for o in left if trim(o).startswith(fold(said))]
+    return masses, {**shared, tuple(left): reach}
+
+
+def _told_apart(paths: Mapping[str, Sequence[int]], logs: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The probability of each option when decoding is confined to them: theirs share it at each token they differ in.
+
+    paths: each option's token ids, the end mark last; logs: the log-probability of each of these.
+    """
+    branches: dict[tuple[int, ...], dict[int, float]] = {}
+    for option, path in paths.items():
+        for i, token in enumerate(path):
+            branches.setdefault(tuple(path[:i]), {})[token] = logs[option][i]
+
+    def share(path: Sequence[int], i: int) -> float:
+        rivals = branches[tuple(path[:i])]
+        top = max(rivals.values())
+        return math.exp(rivals[path[i]] - top) / sum(math.exp(log - top) for log in rivals.values())
+
+    return _normalised({o: math.prod(share(path, i) for i in range(len(path))) for o, path in paths.items()})
+
+
+def _normalised(masses: Mapping[str, float]) -> dict[str, float]:
+    total = sum(masses.values())
+    return {option: mass / total for option, mass in masses.items()}
+
+
+def _longest(options: Iterable[str]) -> int:
+    """As many tokens as any option can have: none is shorter than a byte."""
+    return max(len(option.encode()) for option in options)
+
+
+def _estimate(text: str) -> int:
+    """Half a token for an ASCII letter or space, one for each byte of anything else: twice the truth for prose."""
+    light = sum(c.isascii() and (c.isalpha() or c == " ") for c in text)
+    return len(text.encode()) - light // 2

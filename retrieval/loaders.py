@@ -1,0 +1,74 @@
+"""Texts out of PDF, HTML and Word files, by LangChain's document loaders (the `[loaders]` extra)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ..errors import UserFault
+from .passages import Finding, Passage, Problem
+
+if TYPE_CHECKING:
+    from langchain_core.document_loaders import BaseLoader
+
+Kind = Literal["PDF", "HTML", "Word"]
+
+
+def kind_of(content: bytes) -> Kind | None:
+    """What a file is by its first bytes; None if no loader reads it."""
+    if content.startswith(b"%PDF-"):
+        return "PDF"
+    if content.startswith(b"PK\x03\x04") and b"word/" in content:
+        return "Word"
+    start = content[:512].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return "HTML" if start.startswith((b"<!doctype html", b"<html", b"<head", b"<body")) else None
+
+
+def load(path: Path, kind: Kind) -> Iterator[Finding]:
+    """One passage for the file, titled by its HTML title or else by its name."""
+    loader = _loader(path, kind)
+    try:
+        parts = loader.load()
+    except Exception as fault:  # a damaged file makes these parsers raise almost anything
+        reason = " ".join(str(fault).split())[:120]
+        yield Problem("", f"it cannot be read as {kind} ({type(fault).__name__}: {reason})")
+        return
+    text = _tidy("\n\n".join(part.page_content for part in parts))
+    title = str(parts[0].metadata.get("title") or "").strip() if parts and kind == "HTML" else ""
+    if text:
+        yield Passage("", " ".join(title.split()) or path.stem, text)
+    else:
+        yield Problem("", "there is no text in it" + (" (is it a scan?)" if kind == "PDF" else ""))
+
+
+NEEDS: dict[Kind, str] = {"PDF": "pypdf", "HTML": "bs4", "Word": "docx2txt"}
+"""The module each loader imports only when it reads."""
+
+
+def _loader(path: Path, kind: Kind) -> BaseLoader:
+    try:
+        from langchain_community import document_loaders  # noqa: PLC0415 - an extra, and slow to import
+
+        import_module(NEEDS[kind])
+    except ImportError as fault:
+        command = 'pip install "dubito[loaders]"'
+        raise UserFault(f"{path} is a {kind} file, and reading it needs an extra: {command}.") from fault
+    loader: BaseLoader
+    if kind == "PDF":
+        loader = document_loaders.PyPDFLoader(str(path), mode="single")
+    elif kind == "HTML":
+        loader = document_loaders.BSHTMLLoader(
+            path, open_encoding="utf-8-sig", bs_kwargs={"features": "html.parser"}, get_text_separator=" "
+        )
+    else:
+        loader = document_loaders.Docx2txtLoader(path)
+    return loader
+
+
+def _tidy(text: str) -> str:
+    """Without the blanks that layout leaves behind."""
+    lines = (re.sub(r"[^\S\n]+", " ", line).strip() for line in text.split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()

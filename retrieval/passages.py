@@ -1,0 +1,108 @@
+"""The passages in one record of a corpus file.
+
+A record is a passage (`title`, `text`), or a question whose paragraphs come along: 2WikiMultihopQA and HotpotQA
+(`context` of [title, sentences]), HotpotQA on the hub (`context` of `title` and `sentences` lists), MuSiQue and PopQA
+(`paragraphs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+TEXT_NAMES = ("text", "contents", "content", "paragraph_text", "body", "passage", "sentences", "context")
+TITLE_NAMES = ("title", "name", "heading")
+ID_NAMES = ("id", "_id", "doc_id", "docid", "pid", "passage_id")
+POOL_NAMES = ("context", "paragraphs", "ctxs", "contexts")
+
+
+class Passage(NamedTuple):
+    """A text with what its source says of it; `pooled`: it came with a question, and others may share it."""
+
+    where: str
+    title: str
+    text: str
+    id: str | None = None
+    pooled: bool = False
+
+
+class Problem(NamedTuple):
+    """What is wrong, and where in the file (such as `line 3`; empty for the whole file)."""
+
+    where: str
+    what: str
+
+
+Finding = Passage | Problem
+
+
+def passages_of(record: object, where: str) -> Iterator[Finding]:
+    """The record's own text, or else the paragraphs that came with its question."""
+    if not isinstance(record, Mapping):
+        yield Problem(where, "the record is no JSON object")
+        return
+    fields = {str(name).lower(): value for name, value in record.items()}
+    if (text := _text(fields)) is not None:
+        yield Passage(where, _label(fields, TITLE_NAMES), text, _label(fields, ID_NAMES) or None)
+        return
+    pool = next((fields[name] for name in POOL_NAMES if isinstance(fields.get(name), list | Mapping)), None)
+    if pool is None:
+        keys = ", ".join(fields)[:120] or "nothing"
+        yield Problem(where, f"the record has no text (it holds {keys}; call the text '{TEXT_NAMES[0]}')")
+        return
+    paragraphs = _rows(pool) if isinstance(pool, Mapping) else pool
+    if not paragraphs:
+        yield Problem(where, "the record has no paragraphs")
+    for number, paragraph in enumerate(paragraphs, start=1):
+        yield _paragraph(paragraph, f"{where}, paragraph {number}")
+
+
+def _rows(columns: Mapping[str, Any]) -> list[object]:
+    """Lists of titles and of texts, as on the HuggingFace hub, put together."""
+    titles = columns.get("title")
+    texts = next((columns[name] for name in ("sentences", *TEXT_NAMES) if isinstance(columns.get(name), list)), None)
+    if not isinstance(titles, list) or texts is None or len(titles) != len(texts):
+        return []
+    return list(zip(titles, texts, strict=True))
+
+
+def _paragraph(paragraph: object, where: str) -> Finding:
+    title, text = "", None
+    if isinstance(paragraph, str):
+        text = paragraph
+    elif isinstance(paragraph, Mapping):
+        title, text = _label(paragraph, TITLE_NAMES), _text(paragraph)
+    elif isinstance(paragraph, list | tuple) and len(paragraph) == 2:
+        title, text = str(paragraph[0]).strip(), _joined(paragraph[1])
+    return Problem(where, "the paragraph has no text") if text is None else Passage(where, title, text, pooled=True)
+
+
+def _text(fields: Mapping[str, Any]) -> str | None:
+    for name in TEXT_NAMES:
+        value = fields.get(name)
+        # a list called `context` holds a question's paragraphs, any other list of texts one text's sentences
+        if (text := value if isinstance(value, str) else None if name == "context" else _joined(value)) is not None:
+            return text
+    return None
+
+
+def _label(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """The first of these fields that is a text or a whole number, as text; empty if none is."""
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
+            return str(value).strip()
+    return ""
+
+
+def _joined(value: object) -> str | None:
+    """A text, or a list of sentences as one text; None for anything else."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value or not all(isinstance(sentence, str) for sentence in value):
+        return None
+    text: str = value[0]
+    for sentence in value[1:]:
+        touching = text and sentence and not text[-1].isspace() and not sentence[0].isspace()
+        text += f" {sentence}" if touching else sentence
+    return text

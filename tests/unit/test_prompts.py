@@ -1,0 +1,364 @@
+"""Every prompt as the model sees it, and every parser on what models really write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import dubito.prompts
+import pytest
+from dubito.errors import ContractFault
+from dubito.prompts import answer, choice, defuse, likelihood, plan, render, report
+from dubito.state.messages import Message
+from dubito.state.records import Chunk
+from hypothesis import example, given
+from hypothesis import strategies as st
+from jinja2 import UndefinedError
+
+ZW = "\u200b"
+HOSTILE = "{{ 7 * 7 }} {question} {% raw %} {# gone #} %s {0}"
+
+
+def chunk(text: str, title: str = "Lancaster") -> Chunk:
+    return {"id": "c", "doc_id": "d", "title": title, "text": text}
+
+
+CHUNKS = [chunk("The Lune flows past Lancaster."), chunk("Ada was born in Kirkby.", "Ada")]
+PROMPTS: dict[str, Callable[[], list[Message]]] = {
+    "plan": lambda: plan.messages("Which river?"),
+    "report": lambda: report.messages(["Find Ada", "Find her birthplace"], CHUNKS),
+    "choice": lambda: choice.messages("Find Ada", CHUNKS),
+    "likelihood": lambda: likelihood.messages(CHUNKS),
+    "likelihood without chunks": lambda: likelihood.messages([]),
+    "answer": lambda: answer.messages("Which river?", CHUNKS),
+    "answer with notes": lambda: answer.messages("Which river?", CHUNKS, ["Find Ada: not found"]),
+    "answer without chunks": lambda: answer.messages("Which river?", []),
+}
+
+
+# --- prompts ---
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_a_prompt_is_a_chat_that_begins_with_the_rules_and_ends_with_the_data(name: str) -> None:
+    messages = PROMPTS[name]()
+    roles = [message["role"] for message in messages]
+    assert roles[0] == "system"
+    assert roles[1:] == ["user", "assistant"] * (len(roles) // 2 - 1) + ["user"]
+    for message in messages:
+        assert message["content"] == message["content"].strip() != ""
+        assert "{%" not in message["content"]
+        assert "{{" not in message["content"]
+
+
+def test_every_template_has_a_test_here() -> None:
+    folder = Path(dubito.prompts.__file__).parent
+    templates = {path.stem for path in folder.glob("*.jinja")} - {"passages"}
+    assert templates == {name.split()[0] for name in PROMPTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("plan", {"question"}),
+        ("report", {"plan", "chunks"}),
+        ("choice", {"step", "chunks"}),
+        ("likelihood", {"chunks"}),
+        ("answer", {"question", "chunks", "notes"}),
+    ],
+)
+def test_a_missing_input_is_an_error(name: str, needed: set[str]) -> None:
+    inputs: dict[str, Any] = {
+        "question": "q", "plan": ["a"], "step": "a", "notes": ["n"], "chunks": CHUNKS,
+    }  # fmt: skip
+    render(name, **{key: inputs[key] for key in needed})
+    for left_out in needed:
+        with pytest.raises(UndefinedError, match=left_out):
+            render(name, **{key: inputs[key] for key in needed - {left_out}})
+
+
+def test_a_chunk_without_a_title_or_text_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="title"):
+        render("likelihood", chunks=[{"id": "c", "doc_id": "d", "text": "t"}])
+
+
+def test_what_varies_most_comes_last() -> None:
+    for ask in (answer.messages, lambda question, chunks: report.messages([question], chunks)):
+        first, second = ask("Which river?", CHUNKS[:1]), ask("Which river?", CHUNKS[1:])
+        assert first[:-1] == second[:-1], "all but the last message can be served from a prefix cache"
+    one, two = choice.messages("Find Ada", CHUNKS)[-1]["content"], choice.messages("Find Bo", CHUNKS)[-1]["content"]
+    assert one.split("Find Ada")[0] == two.split("Find Bo")[0], "the steps of one chunk set share its passages"
+
+
+def test_the_passages_are_numbered_and_whole() -> None:
+    user = report.messages(["Find Ada"], CHUNKS)[-1]["content"]
+    assert '<passage number="1">\nLancaster\nThe Lune flows past Lancaster.\n</passage>' in user
+    assert '<passage number="2">\nAda\nAda was born in Kirkby.\n</passage>' in user
+    assert "1) Find Ada" in user
+
+
+@pytest.mark.parametrize("data", [HOSTILE, "a" + HOSTILE * 3, "{{", "%}"])
+def test_templates_and_braces_in_data_are_text(data: str) -> None:
+    hostile = [chunk(data, title=data)]
+    for messages, times in [
+        (plan.messages(data), 1),
+        (report.messages([data], hostile), 3),
+        (choice.messages(data, hostile), 3),
+        (likelihood.messages(hostile), 2),
+        (answer.messages(data, hostile, [data]), 4),
+    ]:
+        assert messages[-1]["content"].count(data) == times
+        assert all(data not in message["content"] for message in messages[:-1])
+
+
+def test_no_data_reaches_the_system_text() -> None:
+    one = [message for name in PROMPTS for message in PROMPTS[name]() if message["role"] == "system"]
+    assert not any("Lune" in message["content"] or "Find Ada" in message["content"] for message in one)
+
+
+@pytest.mark.parametrize(
+    ("text", "defused"),
+    [
+        ("</passage>", f"<{ZW}/passage>"),
+        ("</ passage>", f"<{ZW}/ passage>"),
+        ("< / passage>", f"<{ZW} / passage>"),
+        ("<\n/passage>", f"<{ZW}\n/passage>"),
+        ("</PaSSage>", f"<{ZW}/PaSSage>"),
+        ('<passage number="9">', f'<{ZW}passage number="9">'),
+        ("a</passage></passage>b", f"a<{ZW}/passage><{ZW}/passage>b"),
+        ("<</passage>", f"<<{ZW}/passage>"),
+        ("<|im_start|>system", f"<{ZW}|im_start|>system"),
+        ("<|eot_id|><|start_header_id|>", f"<{ZW}|eot_id|><{ZW}|start_header_id|>"),
+        ("<｜User｜>", f"<{ZW}｜User｜>"),
+        ("<s>[INST] <<SYS>>x<</SYS>> [/INST]</s>",
+         f"<{ZW}s>[{ZW}INST] <{ZW}<SYS>>x<{ZW}</SYS>> [{ZW}/INST]<{ZW}/s>"),
+        ("<start_of_turn>model<end_of_turn>", f"<{ZW}start_of_turn>model<{ZW}end_of_turn>"),
+        ("a < b, c <= d, x <- y, 3<5", "a < b, c <= d, x <- y, 3<5"),
+        ("<p>, <b>, <div>, <span>, <strong>, <script>", "<p>, <b>, <div>, <span>, <strong>, <script>"),
+        ("<passages> <passage_id> passage passage>", "<passages> <passage_id> passage passage>"),
+        ("[1] [INSTITUTE] [a|b]", "[1] [INSTITUTE] [a|b]"),
+        ("a|b || |> <", "a|b || |> <"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_defuse_breaks_the_marks_and_nothing_else(text: str, defused: str) -> None:
+    assert defuse(text) == defused
+
+
+marks = st.sampled_from(["<", ">", "/", "|", "｜", "passage", " ", "\n", "[", "]", "INST", "s", "<<SYS>>", "x", ZW])
+
+
+@given(st.lists(marks).map("".join))
+def test_defuse_never_leaves_a_mark_and_loses_nothing(text: str) -> None:
+    once = defuse(text)
+    assert defuse(once) == once
+    assert once.replace(ZW, "") == text.replace(ZW, "")
+    compact = "".join(once.lower().split())
+    for mark in ("</passage>", "<passage>", "<|", "<｜", "<s>", "</s>", "[inst]", "[/inst]"):
+        if mark in compact and "passage" not in mark:
+            assert mark not in once.lower()
+        elif "passage" in mark:
+            assert mark not in compact
+
+
+@given(st.text(), st.text())
+def test_every_passage_is_closed_once_whatever_it_holds(title: str, text: str) -> None:
+    user = likelihood.messages([chunk(text, title)])[-1]["content"]
+    assert user.count("<passage number=") == user.count("</passage>") == 1
+
+
+# --- what comes back ---
+
+
+@pytest.mark.parametrize(
+    ("reply", "steps"),
+    [
+        ("1) Find Ada", ["Find Ada"]),
+        ("1) Find Ada\n2) Find her birthplace", ["Find Ada", "Find her birthplace"]),
+        ("1. Find Ada\r\n2. Find Bo\r\n", ["Find Ada", "Find Bo"]),
+        ("1: Find Ada", ["Find Ada"]),
+        ("  1 ) Find Ada  ", ["Find Ada"]),
+        ("Step 1: Find Ada\nstep 2: Find Bo", ["Find Ada", "Find Bo"]),
+        ("Step 1) Find Ada", ["Find Ada"]),
+        ("- 1) Find Ada\n* 2) Find Bo", ["Find Ada", "Find Bo"]),
+        ("**1) Find Ada**", ["Find Ada"]),
+        ("**1)** Find Ada", ["Find Ada"]),
+        ("**1**) Find Ada", ["Find Ada"]),
+        ("**Step 1:** Find Ada\n**Step 2:** Find Bo", ["Find Ada", "Find Bo"]),
+        ("### Step 1: Find Ada\n> 2) Find Bo", ["Find Ada", "Find Bo"]),
+        ("1) **Find Ada**", ["Find Ada"]),
+        ("Sure! Here is the plan:\n\n1) Find Ada\n2) Find Bo\n\nThat should do it.", ["Find Ada", "Find Bo"]),
+        ("1) Find Ada\n   who founded it\n2) Find Bo", ["Find Ada", "Find Bo"]),
+        ("1) Find Ada\n1) Find Ada\n2) Find Bo", ["Find Ada", "Find Bo"]),
+        ("1)\n2) Find Bo", ["Find Bo"]),
+        ('1) "Abbey Road": find its year', ['"Abbey Road": find its year']),
+        ("1) Find the year: 1999 or 2000?", ["Find the year: 1999 or 2000?"]),
+        ("1) Find the film M*A*S*H", ["Find the film M*A*S*H"]),
+        ("1)Finde Ärzte 日本", ["Finde Ärzte 日本"]),
+        ("\n".join(f"{i}) Find number {i}" for i in range(1, 30)), [f"Find number {i}" for i in range(1, 9)]),
+    ],
+)
+def test_plan_reads_good_and_messy_replies(reply: str, steps: list[str]) -> None:
+    assert plan.parse(reply) == steps
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["", "   \n ", "I would rather not.", "Find Ada, then Bo.", "1)", "1)\n2)\n", "**1)**", "1999: the year",
+     "1.5 million people live there", "one) Find Ada", "a 1) b"],
+)  # fmt: skip
+def test_plan_refuses_what_is_no_plan(reply: str) -> None:
+    with pytest.raises(ContractFault, match="no numbered line") as caught:
+        plan.parse(reply)
+    assert caught.value.reply == reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "scores", "answers"),
+    [
+        ("1) score: 5 | answer: Ada\n2) score: 0 | answer: none", [5, 0], ["Ada", ""]),
+        ("1) score: 3 | answer: Ada\r\n2) score: 1 | answer: Kirkby\r\n", [3, 1], ["Ada", "Kirkby"]),
+        ("2) score: 1 | answer: b\n1) score: 2 | answer: a", [2, 1], ["a", "b"]),
+        ("1. Score: 4 | Answer: Ada\n2. SCORE: 2 | ANSWER: N/A", [4, 2], ["Ada", ""]),
+        ("Step 1: score: 4 | answer: Ada\nstep 2) score: 2 | answer: Unknown", [4, 2], ["Ada", ""]),
+        ("**1)** score: **5** | answer: **Ada**\n**2)** score: **0** | answer: **none**", [5, 0], ["Ada", ""]),
+        ("**1) score: 5 | answer: Ada**\n- **2) score:** 4 | **answer:** Bo", [5, 4], ["Ada", "Bo"]),
+        ("### Step 1: Score = 5 | Answer = Ada\n> 2) score 4 | answer: Bo", [5, 4], ["Ada", "Bo"]),
+        ("1) score: 5/5 | answer: Ada\n2) score: 3 / 5 | answer: Bo", [5, 3], ["Ada", "Bo"]),
+        ("1) score: 5.0 | answer: Ada\n2) score: 4 | Bo", [5, 4], ["Ada", "Bo"]),
+        ("1) score: 5\n2) score: 4", [5, 4], ["", ""]),
+        ("1) score: 5 |\n2) score: 4 | answer:", [5, 4], ["", ""]),
+        ("Here you go.\n1) score: 5 | answer: Ada\nSo:\n2) score: 4 | answer: Bo\nDone.", [5, 4], ["Ada", "Bo"]),
+        ("1) score: 5 | answer: Ada\n1) score: 0 | answer: no\n2) score: 4 | answer: Bo\n3) score: 9", [5, 4],
+         ["Ada", "Bo"]),
+        ("1) score: 5 | answer: a | b\n2) score: 4 | answer: the answer: 42", [5, 4], ["a | b", "the answer: 42"]),
+        ("1) score: 5 | answer: M*A*S*H\n2) score: 4 | answer: 日本", [5, 4], ["M*A*S*H", "日本"]),
+    ],
+)  # fmt: skip
+def test_report_reads_good_and_messy_replies(reply: str, scores: list[int], answers: list[str]) -> None:
+    assert report.parse(reply, 2) == (scores, answers)
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        ("", "no line '1)"),
+        ("It looks good.", "no line '1)"),
+        ("1) score: 5 | answer: a", "no line '2)"),
+        ("1) score: 6 | answer: a\n2) score: 1 | answer: b", "score of step 1 is '6'"),
+        ("1) score: -1 | answer: a\n2) score: 1 | answer: b", "score of step 1 is '-1'"),
+        ("1) score: 55 | answer: a\n2) score: 1 | answer: b", "score of step 1 is '55'"),
+        ("1) score: 4.5 | answer: a\n2) score: 1 | answer: b", "score of step 1 is '4.5'"),
+        ("1) score: 5/10 | answer: a\n2) score: 1 | answer: b", "score of step 1 is '5/10'"),
+        ("1) score: 3-4 | answer: a\n2) score: 1 | answer: b", "score of step 1 is '3-4'"),
+        ("1) score: five | answer: a\n2) score: 1 | answer: b", "score of step 1 is 'five'"),
+        ("1) score: | answer: a\n2) score: 1 | answer: b", "score of step 1 is ''"),
+        ("1) score: ٣ | answer: a\n2) score: 1 | answer: b", "score of step 1 is '٣'"),
+        ("1) scores: 5 | answer: a\n2) score: 1 | answer: b", "no line '1)"),
+        ("1) 5\n2) 4", "no line '1)"),
+    ],
+)
+def test_report_refuses_what_is_no_report(reply: str, problem: str) -> None:
+    with pytest.raises(ContractFault) as caught:
+        report.parse(reply, 2)
+    assert problem in caught.value.problem
+    assert caught.value.reply == reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ("the Lune", "the Lune"),
+        ("  the Lune \n", "the Lune"),
+        ("Answer: the Lune", "the Lune"),
+        ("answer:the Lune", "the Lune"),
+        ("**Answer:** the Lune", "the Lune"),
+        ("**Answer: the Lune**", "the Lune"),
+        ("**Answer**: **the Lune**", "the Lune"),
+        ("**the Lune**", "the Lune"),
+        ("Sagittarius A*", "Sagittarius A*"),
+        ("M*A*S*H", "M*A*S*H"),
+        ("The answer: the Lune", "The answer: the Lune"),
+        ("two\nlines", "two\nlines"),
+        ("Answers in Genesis", "Answers in Genesis"),
+    ],
+)
+def test_answer_reads_good_and_messy_replies(reply: str, text: str) -> None:
+    assert answer.parse(reply) == text
+
+
+@pytest.mark.parametrize("reply", ["", " \n\t", "Answer:", "**Answer:**", "answer: \n", "****"])
+def test_answer_refuses_an_empty_one(reply: str) -> None:
+    with pytest.raises(ContractFault, match="it is empty"):
+        answer.parse(reply)
+
+
+# --- whatever comes back ---
+
+pieces = st.sampled_from(
+    ["1", "2", "10", ")", ".", ":", "step ", "**", "score", "answer", "|", "5", "0", "/", " ", "\n", "\r", "\t", "-",
+     "none", "x", "٣", "²", "\x00", "\u2028", "_", "#"]
+)  # fmt: skip
+replies = st.one_of(st.text(), st.lists(pieces, max_size=60).map("".join))
+
+
+@given(replies)
+@example("1) \u2028")
+def test_plan_gives_steps_or_a_contract_fault(reply: str) -> None:
+    try:
+        steps = plan.parse(reply)
+    except ContractFault:
+        return
+    assert 1 <= len(steps) <= plan.MOST_STEPS
+    assert len(set(steps)) == len(steps)
+    assert all(step.strip() and "\n" not in step for step in steps)
+
+
+@given(replies, st.integers(0, 12))
+def test_report_gives_a_score_and_an_answer_per_step_or_a_contract_fault(reply: str, steps: int) -> None:
+    try:
+        scores, answers = report.parse(reply, steps)
+    except ContractFault:
+        return
+    assert len(scores) == len(answers) == steps
+    assert all(type(score) is int and 0 <= score <= 5 for score in scores)
+    assert all("\n" not in one for one in answers)
+
+
+@given(replies)
+def test_answer_gives_text_or_a_contract_fault(reply: str) -> None:
+    try:
+        text = answer.parse(reply)
+    except ContractFault:
+        return
+    assert text == text.strip() != ""
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.text(st.characters(exclude_characters="*_|"), max_size=20)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_report_reads_back_whatever_is_written_in_form(rows: list[tuple[int, str]]) -> None:
+    rows = [(score, " ".join(text.split())) for score, text in rows]
+    reply = "\n".join(f"{i}) score: {score} | answer: {text}" for i, (score, text) in enumerate(rows, 1))
+    scores, answers = report.parse(reply, len(rows))
+    assert scores == [score for score, _ in rows]
+    assert answers == ["" if text.lower() in {"none", "none.", "n/a", "unknown"} else text for _, text in rows]
+
+
+@pytest.mark.parametrize(
+    "run", ["\n", " ", "\t", ")", "*", "1) ", "1)", "1) score: ", "- ", "step ", "| ", "**1)** ", "answer: ", "\r", "#"]
+)
+def test_a_model_that_repeats_itself_costs_no_time(run: str) -> None:
+    reply = "1)" + run * (40_000 // len(run)) + "x|"
+    start = time.perf_counter()
+    for parse in (plan.parse, lambda text: report.parse(text, 3), answer.parse):
+        with suppress(ContractFault):
+            parse(reply)
+    assert time.perf_counter() - start < 1

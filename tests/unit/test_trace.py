@@ -1,0 +1,155 @@
+import json
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+import pytest
+from dubito.cli.run import ModelCall, NodeEnd, NodeStart, Run
+from dubito.cli.trace import Trace
+from dubito.cli.watch import follow
+from dubito.errors import ContextOverflow, UserFault
+from dubito.graphs import vanilla_rag
+from dubito.models.resources import Resources
+from dubito.state.flow import Question
+from dubito.state.vanilla_rag import VanillaRagContext
+from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
+from langgraph.graph import END, START, StateGraph
+
+
+def run_over(texts=("first", "second"), **more: Any) -> Run:
+    llm = ScriptedChat(reply=lambda system, user: "the Lune", **more)
+    opened = Resources(llm=llm, retriever=ScriptedRetriever([1.0, 0.0], [[1.0, 0.1], [1.0, 0.2]], texts))
+    graph = vanilla_rag.build(opened).compile(name="vanilla_rag")
+    return Run(graph, "Which river?", VanillaRagContext(k=2))
+
+
+def lines(path) -> list[dict[str, Any]]:
+    text = path.read_bytes()
+    assert text.endswith(b"\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_trace_holds_every_step_and_model_call_of_the_run(tmp_path):
+    run = run_over()
+    follow(run, tmp_path / "run.jsonl", None)
+    found = lines(tmp_path / "run.jsonl")
+    header, *middle, last = found
+    assert {name: header[name] for name in ("type", "version", "graph", "question")} == {
+        "type": "run",
+        "version": 1,
+        "graph": "vanilla_rag",
+        "question": "Which river?",
+    }
+    assert header["dubito"]
+    assert header["context"]["k"] == 2
+    assert [(line["type"], line["node"]) for line in middle] == [
+        ("node_start", "prepare"),
+        ("node_end", "prepare"),
+        ("node_start", "retrieve"),
+        ("node_end", "retrieve"),
+        ("node_start", "generate"),
+        ("llm_call", "generate"),
+        ("node_end", "generate"),
+    ]
+    start, call, end = middle[-3:]
+    assert start["task"] == call["task"] == end["task"]
+    assert start["input"]["question"] == "Which river?"
+    assert call["verb"] == "complete"
+    assert "Which river?" in call["request"]["messages"][-1]["content"]
+    assert call["reply"]["texts"] == ["the Lune"]
+    assert (call["prompt_tokens"], call["completion_tokens"]) == (7, 3)
+    assert end["update"]["answer"] == "the Lune"
+    assert end["error"] is None
+    assert end["seconds"] >= call["seconds"] > 0
+    assert last["type"] == "end"
+    assert last["output"] == run.output
+    assert set(run.output) == {"answer", "evidence", "usage", "warnings"}
+    times = [datetime.fromisoformat(line["timestamp"]) for line in found]
+    assert times == sorted(times)
+    assert all(time.utcoffset() == timedelta(0) for time in times)
+
+
+def test_each_line_is_on_disk_before_the_next_event(tmp_path):
+    run, path = run_over(), tmp_path / "run.jsonl"
+    with Trace(path, run) as trace:
+        assert [line["type"] for line in lines(path)] == ["run"]
+        written = 1
+        for event in run:
+            trace.on(event)
+            written += isinstance(event, NodeStart | NodeEnd | ModelCall)
+            assert len(lines(path)) == written
+
+
+def test_a_fault_is_in_the_nodes_line_and_in_the_last_one(tmp_path):
+    run = run_over(faults=[ContextOverflow("Too long: use fewer chunks.")])
+    with pytest.raises(ContextOverflow):
+        follow(run, tmp_path / "run.jsonl", None)
+    *_, node, last = lines(tmp_path / "run.jsonl")
+    assert (node["type"], node["node"]) == ("node_end", "generate")
+    assert node["error"] == last["error"] == {"type": "ContextOverflow", "message": "Too long: use fewer chunks."}
+    assert "output" not in last
+
+
+def test_an_interrupted_run_has_a_last_line_too(tmp_path):
+    run, path = run_over(), tmp_path / "run.jsonl"
+    with pytest.raises(KeyboardInterrupt), Trace(path, run):
+        raise KeyboardInterrupt
+    assert lines(path)[-1]["error"]["type"] == "Interrupted"
+
+
+def test_text_that_is_no_text_and_numbers_that_are_no_json_are_written_as_json(tmp_path):
+    run, path = run_over(texts=("half a pair: \ud800", "Zürich")), tmp_path / "run.jsonl"
+    with Trace(path, run) as trace:
+        trace.on(
+            ModelCall(namespace=(), at=0.0, node="n", task="t", call={"reply": {"mean_logprobs": [float("-inf"), -1]}})
+        )
+        for event in run:
+            trace.on(event)
+    found = lines(path)
+    assert found[1]["reply"] == {"mean_logprobs": [None, -1]}
+    assert [chunk["text"] for chunk in found[-1]["output"]["evidence"]] == ["half a pair: \ud800", "Zürich"]
+    assert "Zürich" in path.read_text(encoding="utf-8")
+
+
+def test_a_trace_is_overwritten_and_nothing_else_is(tmp_path):
+    follow(run_over(), tmp_path / "run.jsonl", None)
+    follow(run_over(), tmp_path / "run.jsonl", None)
+    assert [line["type"] for line in lines(tmp_path / "run.jsonl")].count("run") == 1
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"title": "a", "text": "b"}\n')
+    with pytest.raises(UserFault, match="is not a trace"):
+        Trace(corpus, run_over())
+    assert corpus.read_text() == '{"title": "a", "text": "b"}\n'
+    (tmp_path / "empty.jsonl").touch()
+    follow(run_over(), tmp_path / "empty.jsonl", None)
+
+
+@pytest.mark.parametrize("name", ["none/run.jsonl", "."])
+def test_a_path_that_cannot_be_written_is_refused(tmp_path, name):
+    with pytest.raises(UserFault, match="give --trace another path"):
+        Trace(tmp_path / name, run_over())
+
+
+class Words(TypedDict, total=False):
+    question: str
+    words: list[str]
+
+
+def test_steps_of_subgraphs_carry_their_namespace(tmp_path):
+    inner = StateGraph(Words)
+    inner.add_node("split", lambda state: {"words": state["question"].split()})
+    inner.add_edge(START, "split")
+    inner.add_edge("split", END)
+    outer = StateGraph(Words, context_schema=VanillaRagContext, input_schema=Question, output_schema=Words)
+    outer.add_node("count", inner.compile())
+    outer.add_edge(START, "count")
+    outer.add_edge("count", END)
+    follow(Run(outer.compile(name="words"), "a b", VanillaRagContext()), tmp_path / "run.jsonl", None)
+    steps = [line for line in lines(tmp_path / "run.jsonl") if line["type"].startswith("node")]
+    assert [(line["type"], line["node"]) for line in steps] == [
+        ("node_start", "count"),
+        ("node_start", "split"),
+        ("node_end", "split"),
+        ("node_end", "count"),
+    ]
+    assert steps[0]["namespace"] == steps[-1]["namespace"] == []
+    assert steps[1]["namespace"] == steps[2]["namespace"] == [f"count:{steps[0]['task']}"]
