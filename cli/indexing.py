@@ -20,9 +20,8 @@ from rich.text import Text
 from ..errors import UserFault
 from ..models.background import run_in_background
 from ..models.resources import corpus_path, shared_resources
-from ..retrieval.chunking import open_chunker
 from ..retrieval.corpus import read_corpus
-from ..retrieval.index import Index
+from ..retrieval.index import Index, chunker_for
 from ..retrieval.index_files import is_index
 from .screen import clean, console, counted, duration, megabytes, print_json
 
@@ -71,10 +70,7 @@ async def build(job: Job, bar: Bar) -> Index:
     """Read, cut, embed, save."""
     bar.begin("reading the corpus")
     encoder = await shared_resources().encoder(job.encoder)
-    count = None
-    if job.chunker.strip().startswith("tokens:") and hasattr(encoder, "token_counter"):
-        count = await encoder.token_counter()
-    chunker = open_chunker(job.chunker, count)
+    chunker = await chunker_for(job.chunker, encoder)
     corpus = await asyncio.to_thread(lambda: read_corpus(corpus_path(job.corpus), on_error=job.on_bad_record))
     bar.begin("embedding the first chunks")
     built = await Index.build(corpus, chunker, encoder, bar.move)

@@ -74,6 +74,10 @@ class CachedEncoder:
         """See `Encoder.max_tokens`."""
         return await self._encoder.max_tokens()
 
+    async def token_counter(self) -> Callable[[str], int] | None:
+        """See `Encoder.token_counter`."""
+        return await self._encoder.token_counter()
+
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         """See `Encoder.embed`; only texts that are not in the cache are embedded."""
         if not texts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,12 @@ class SentenceTransformersEncoder:
         limit = await self._run(lambda model: model.max_seq_length)
         return None if limit is None or limit > UNLIMITED else int(limit)
 
+    async def token_counter(self) -> Callable[[str], int] | None:
+        """See `Encoder.token_counter`."""
+        # a copy, as a tokenizer in use by the model's thread refuses another
+        tokenizer: Any = await self._run(lambda model: copy.deepcopy(model.tokenizer))
+        return lambda text: len(tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
+
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         """See `Encoder.embed`; prompts of asymmetric encoders apply by side."""
         if not texts:
@@ -113,6 +120,10 @@ class LangChainEncoder:
 
     async def max_tokens(self) -> int | None:
         """LangChain embeddings do not tell."""
+        return None
+
+    async def token_counter(self) -> Callable[[str], int] | None:
+        """LangChain embeddings have no tokenizer to lend."""
         return None
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:

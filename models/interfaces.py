@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -165,6 +165,10 @@ class Encoder(Protocol):
 
     async def max_tokens(self) -> int | None:
         """The longest text it reads whole, in tokens; None if unknown."""
+        ...
+
+    async def token_counter(self) -> Callable[[str], int] | None:
+        """Counts a text's tokens, special ones left out, in any thread; None if it has no tokenizer at hand."""
         ...
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:

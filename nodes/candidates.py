@@ -13,7 +13,7 @@ from ..retrieval.pool import Pool
 from ..state.context import LAMBDAS
 from ..state.df_rag import CandidateSet, DFRagContext, DFRagState
 from ..state.records import Chunk
-from .evidence import by_similarity, scored_chunk
+from .evidence import by_similarity, scored_chunk, selectable
 
 SWEEPS = {"gmmr": gmmr_sweep, "mmr": mmr_sweep}
 
@@ -22,11 +22,9 @@ async def candidates(state: DFRagState, context: DFRagContext, resources: Resour
     """Select k chunks for every λ in 0.1..1.0 and keep the distinct sets, each with the λ that select it."""
     retriever = await resources.retriever(context.corpus, context.chunker, context.encoder, context.on_bad_record)
     pool = await retriever.pool(state["question"], context.top_n if context.search == "ann" else None)
-    if not len(pool):
-        return _update({}, [], ["The retriever found no chunks; the answer is made without evidence."])
-    warnings = []
-    if (k := min(context.k, len(pool))) < context.k:
-        warnings.append(f"There are only {len(pool)} chunks to select from, fewer than k = {context.k}; all are used.")
+    k, warnings = selectable(pool, context.k)
+    if not k:
+        return _update({}, [], warnings)
     rows = await asyncio.to_thread(
         SWEEPS[context.diversity], pool.query, pool.vectors, np.array(LAMBDAS, dtype=np.float32), k
     )

@@ -18,5 +18,17 @@ def scored_chunk(pool: Pool, row: int) -> Chunk:
     return {**pool.chunk(row), "score": _cosine(pool, row)}
 
 
+def selectable(pool: Pool, k: int) -> tuple[int, list[str]]:
+    """How many chunks can be selected, k at most, with a warning for each thing that is less than was asked for."""
+    warnings = []
+    if pool.left_out:
+        warnings.append(f"Skipped corpus records: {len(pool.left_out)}, the first one: {pool.left_out[0]}")
+    if not len(pool):
+        warnings.append("The retriever found no chunks; the answer is made without evidence.")
+    elif len(pool) < k:
+        warnings.append(f"There are only {len(pool)} chunks to select from, fewer than k = {k}; all are used.")
+    return min(k, len(pool)), warnings
+
+
 def _cosine(pool: Pool, row: int) -> float:
     return float(pool.vectors[row] @ pool.query)

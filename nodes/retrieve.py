@@ -14,7 +14,7 @@ from ..retrieval.gmmr import gmmr_sweep, mmr_sweep
 from ..retrieval.pool import Pool
 from ..state.records import Chunk
 from ..state.vanilla_rag import VanillaRagContext, VanillaRagState
-from .evidence import by_similarity, scored_chunk
+from .evidence import by_similarity, scored_chunk, selectable
 
 SWEEPS = {"gmmr": gmmr_sweep, "mmr": mmr_sweep}
 
@@ -25,15 +25,13 @@ async def retrieve(state: VanillaRagState, context: VanillaRagContext, resources
     """Put the selected chunks into `evidence`, most similar first; for long context in the order of the corpus."""
     retriever = await resources.retriever(context.corpus, context.chunker, context.encoder, context.on_bad_record)
     pool = await retriever.pool(state["question"], context.k if context.selection == "top_k" else None)
-    if not len(pool):
-        return {"evidence": [], "warnings": ["The retriever found no chunks; the answer is made without evidence."]}
+    k, warnings = selectable(pool, 1 if context.selection == "long_context" else context.k)
+    if not k:
+        return {"evidence": [], "warnings": warnings}
     if context.selection == "long_context":
         llm = await resources.llm(context.llm, context.concurrency)
         fitting = await what_fits(state["question"], pool, context.max_answer_tokens, llm)
-        return {"evidence": fitting, "warnings": [] if fitting else [NONE_FITS]}
-    warnings = []
-    if (k := min(context.k, len(pool))) < context.k:
-        warnings.append(f"There are only {len(pool)} chunks to select from, fewer than k = {context.k}; all are used.")
+        return {"evidence": fitting, "warnings": warnings if fitting else [*warnings, NONE_FITS]}
     rows = await asyncio.to_thread(_rows, pool, context, k)
     return {"evidence": [scored_chunk(pool, row) for row in by_similarity(rows, pool)], "warnings": warnings}
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import UserFault
 from ..models.interfaces import Encoder, Vectors
 from ..state.records import Chunk
-from .chunking import Chunker, CountTokens, embedding_text, open_chunker
+from .chunking import Chunker, embedding_text, open_chunker
 from .corpus import Corpus, read_corpus, shown
 from .index_files import FORMAT, Manifest, build_command, is_index, read_manifest, read_rows, sha256_of, write
 from .pool import Pool
@@ -95,11 +95,11 @@ class Index:
         """See `Retriever.pool`; with None the vectors are FAISS's own memory, not a copy."""
         question = (await self._encoder.embed([query], query=True))[0]
         if top_n is None:
-            return Pool(question, self._rows, self._chunk)
+            return Pool(question, self._rows, self._chunk, self.problems)
         if top_n < 1:
             raise UserFault(f"The number of chunks to search for is {top_n}: give one of at least 1.")
         nearest = await asyncio.to_thread(self._nearest, question, min(top_n, len(self._chunks)))
-        return Pool(question, self._rows[nearest], lambda i: self._chunk(int(nearest[i])))
+        return Pool(question, self._rows[nearest], lambda i: self._chunk(int(nearest[i])), self.problems)
 
     def _chunk(self, row: int) -> Chunk:
         return self._chunks[row].copy()
@@ -118,6 +118,11 @@ class Index:
         return nearest
 
 
+async def chunker_for(name: str, encoder: Encoder) -> Chunker:
+    """The chunker of that name; `tokens:` counts with the encoder's own tokenizer."""
+    return open_chunker(name, await encoder.token_counter() if name.strip().startswith("tokens:") else None)
+
+
 async def cached_index(
     corpus_path: str | Path,
     chunker_name: str,
@@ -126,19 +131,15 @@ async def cached_index(
     *,
     on_error: Literal["refuse", "skip"] = "refuse",
     progress: Progress | None = None,
-    count: CountTokens | None = None,
 ) -> Index:
     """The index of a corpus, built once for its content, the encoder and the chunker, and loaded from the cache after.
 
-    An index folder in place of a corpus is loaded as it is, whatever its chunker. count: counts tokens for a `tokens:`
-    chunker; by default that is the encoder's `token_counter`, if it has one.
+    An index folder in place of a corpus is loaded as it is, whatever its chunker.
     """
     path = _path(corpus_path)
     if await asyncio.to_thread(is_index, path):
         return await Index.load(path, encoder)
-    if count is None and chunker_name.strip().startswith("tokens:") and hasattr(encoder, "token_counter"):
-        count = await encoder.token_counter()
-    chunker = open_chunker(chunker_name, count)
+    chunker = await chunker_for(chunker_name, encoder)
     corpus = await asyncio.to_thread(lambda: read_corpus(path, on_error=on_error))
     key = json.dumps([FORMAT, await asyncio.to_thread(lambda: corpus.fingerprint), encoder.name, chunker.name])
     folder = cache_dir / "indexes" / hashlib.sha256(key.encode()).hexdigest()[:32]

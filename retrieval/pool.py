@@ -14,12 +14,14 @@ from ..state.records import Chunk
 class Pool:
     """N candidate chunks with their vectors and the question's vector, all L2-normalised float32.
 
-    query: [d]; vectors: [N, d], not to be written to; chunk(i): the chunk of row i, without a score.
+    query: [d]; vectors: [N, d], not to be written to; chunk(i): the chunk of row i, without a score;
+    left_out: the corpus records that could not be read and were skipped, as the caller chose.
     """
 
     query: Vectors
     vectors: Vectors
     chunk: Callable[[int], Chunk]
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """N."""

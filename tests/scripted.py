@@ -108,6 +108,24 @@ class ScriptedRetriever:
         return {"id": f"c{row}", "doc_id": f"d{row}", "title": f"T{row}", "text": text, "start": 0}
 
 
+class ScriptedEncoder:
+    """An encoder whose vectors have nothing to do with meaning: one axis for each letter, as long as it is frequent."""
+
+    name = "scripted"
+
+    async def dimension(self) -> int:
+        return 128
+
+    async def max_tokens(self) -> int | None:
+        return None
+
+    async def token_counter(self) -> None:
+        return None
+
+    async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
+        return unit([[float(text.count(chr(code)) + (code == 0)) for code in range(128)] for text in texts])
+
+
 def unit(rows: Sequence[Sequence[float]]) -> Vectors:
     """Rows scaled to length 1, [n, d] float32."""
     matrix = np.array(rows, dtype=np.float32).reshape(len(rows), -1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import df_rag
 from dubito.models.resources import Resources
-from dubito.tests.scripted import PLAN, QUESTION, VECTORS, ScriptedChat, chat, resources
+from dubito.tests.scripted import PLAN, QUESTION, VECTORS, ScriptedChat, ScriptedEncoder, chat, resources
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import ValidationError
 
@@ -196,6 +197,22 @@ async def test_k_larger_than_the_corpus_uses_all_and_says_so() -> None:
     assert len(state["evidence"]) == 3
     assert path.count("evaluate") == 1, "every λ selects the same set"
     assert any("only 3 chunks" in warning for warning in state["warnings"])
+
+
+@pytest.fixture
+def half_broken(tmp_path: Path) -> Path:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"title": "A", "text": "The Lune is a river."}\n{"title": "B"\n', encoding="utf-8")
+    return corpus
+
+
+async def test_skipped_records_are_told(half_broken: Path) -> None:
+    settings = {"corpus": str(half_broken), "chunker": "words:100"}
+    opened = Resources(llm=chat(), encoder=ScriptedEncoder())
+    state, _ = await run(opened, on_bad_record="skip", **settings)
+    assert [w for w in state["warnings"] if "Skipped corpus records: 1" in w and "line 2" in w]
+    with pytest.raises(UserFault, match="line 2"):
+        await run(opened, **settings)
 
 
 async def test_an_empty_answer_is_asked_again_and_then_recorded() -> None:

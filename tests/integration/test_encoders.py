@@ -44,6 +44,12 @@ async def test_minilm_embeds_unit_vectors_that_tell_meaning(minilm: SentenceTran
     assert await minilm.max_tokens() == 256
 
 
+async def test_it_lends_its_tokenizer(minilm: SentenceTransformersEncoder) -> None:
+    count = await minilm.token_counter()
+    assert count("A ferry crosses the bay.") == 6  # five words and a full stop, each one word piece
+    assert count("word " * 1000) == 1000  # not cut at the length that the model reads
+
+
 async def test_it_agrees_with_sentence_transformers(minilm: SentenceTransformersEncoder) -> None:
     model = await asyncio.to_thread(SentenceTransformer, str(minilm_folder()))
     expected = model.encode(RELATED, normalize_embeddings=True, show_progress_bar=False)

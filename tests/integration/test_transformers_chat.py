@@ -432,7 +432,7 @@ async def test_weights_are_loaded_once(tiny, monkeypatch):
 def spell(chat_decoder, monkeypatch, text):
     """Make the model write this text and end."""
     ids = [*chat_decoder.text.plain(text), 2]
-    prompts: list[list[int]] = []
+    prompts: list[list[int | None]] = []
 
     def forward(read, cache, **_):
         rows = len(read)

@@ -501,6 +501,9 @@ class LetterEncoder:
     async def dimension(self) -> int:
         return 26
 
+    async def token_counter(self) -> None:
+        return None
+
     async def max_tokens(self) -> int | None:
         return None
 

@@ -29,6 +29,9 @@ class Counting:
     async def dimension(self) -> int:
         return self.size
 
+    async def token_counter(self) -> None:
+        return None
+
     async def max_tokens(self) -> int | None:
         return 256
 
