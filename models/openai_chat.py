@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import os
-import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
-from ..errors import CapabilityMissing, ContextOverflow, DubitoError, ModelFault, UserFault
-from ..settings import settings
+from ..errors import CapabilityMissing, ModelFault, UserFault
 from .asking import ask_and_parse
 from .interfaces import Capability, Choice, Completion, Message, Reply, Sampling, Scores, Token, Tokens
+from .openai_server import Server, listed, unknown_model
+from .option_probabilities import normalised, option_masses, told_apart
 from .thinking import CLOSE, OPEN, strip_thinking
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    pass
 
 Flavour = Literal["vllm", "openai"]
 T = TypeVar("T")
@@ -27,10 +23,6 @@ T = TypeVar("T")
 _TOP_LOGPROBS = 20  # the most that OpenAI's API and vLLM give
 _UNSEEN = 1e-3  # how much of the options' probability `choose` may leave unassigned before it scores each option
 _TOKENIZE_AT_ONCE = 32
-_TRANSIENT = {408, 409, 429}
-_OVERFLOW_CODES = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI's, llama.cpp's
-_WINDOW = re.compile(r"max_model_len=(\d+)|maximum (?:context|model) length\D{0,9}(\d+)", re.IGNORECASE)
-_NEEDED = re.compile(r"(?:at least )?\d+")
 
 
 class OpenAIChat:
@@ -44,7 +36,7 @@ class OpenAIChat:
     def __init__(self, name: str, base_url: str, model: str | None = None, flavour: Flavour = "vllm") -> None:
         """name: what it was opened by; base_url: as in `http://127.0.0.1:8000/v1`; model: None for the only one."""
         self._name = name
-        self._server = _Server(base_url)
+        self._server = Server(base_url)
         self._model = model
         self._vllm = flavour == "vllm"
         self._tells_logprobs = True
@@ -124,7 +116,7 @@ class OpenAIChat:
         model = await self._model_id()
         served = await self._server.served()
         if model not in served:
-            raise UserFault(_unknown(self._server.base_url, model, served))
+            raise UserFault(unknown_model(self._server.base_url, model, served))
         return served[model]
 
     async def count(self, texts: Sequence[str]) -> list[int]:
@@ -141,7 +133,7 @@ class OpenAIChat:
         if self._model is None:
             served = await self._server.served()
             if len(served) != 1:
-                which = f"serves several models, so name one of {_listed(served)}" if served else "serves no model"
+                which = f"serves several models, so name one of {listed(served)}" if served else "serves no model"
                 raise UserFault(f"{self._server.base_url} {which}.")
             (self._model,) = served
         return self._model
@@ -193,11 +185,11 @@ class OpenAIChat:
         reply = await self._server.post("/chat/completions", body | confined)
         with self._server.reading():
             choice, tokens = _choices(reply)[0], _usage(reply)
-            masses, shared = _masses(_logprobs(choice) or [], options)
+            masses, shared = option_masses(_logprobs(choice) or [], options)
             if sum(masses.values()) + sum(shared.values()) < 1 - _UNSEEN:  # too many alternatives to be told them all
                 masses, shared = dict.fromkeys(options, 0.0), {tuple(options): 1.0}
             if sum(shared.values()) <= _UNSEEN:
-                return Choice(_normalised(masses), tokens)
+                return Choice(normalised(masses), tokens)
             prompt = list(reply["prompt_token_ids"])
             end = choice["token_ids"][-1:] if choice.get("finish_reason") == "stop" else []
         undecided = [o for o in options if any(o in group for group in shared)]
@@ -206,9 +198,9 @@ class OpenAIChat:
         scores = await self._score_ids(prompt, list(paths.values()))
         logs = {o: [t.logprob for t in scored] for o, scored in zip(paths, scores.continuations, strict=True)}
         for group, mass in shared.items():
-            for option, part in _told_apart({o: paths[o] for o in group}, logs).items():
+            for option, part in told_apart({o: paths[o] for o in group}, logs).items():
                 masses[option] += mass * part
-        return Choice(_normalised(masses), _sum([tokens, scores.tokens]))
+        return Choice(normalised(masses), _sum([tokens, scores.tokens]))
 
     async def _choose_freely(self, messages: Sequence[Message], options: list[str]) -> Choice:
         used: list[Tokens] = []
@@ -218,11 +210,11 @@ class OpenAIChat:
             reply = await self._ask_freely(asked, replace(sampling, logprobs=self._tells_logprobs))
             with self._server.reading():
                 choice = _choices(reply)[0]
-                masses, _ = _masses(_logprobs(choice) or [], options, loose=True)
+                masses, _ = option_masses(_logprobs(choice) or [], options, loose=True)
                 text = self._completion(choice, sampling).text
                 used.append(_usage(reply))
             if sum(masses.values()) >= 0.5:
-                probabilities.update(_normalised(masses))
+                probabilities.update(normalised(masses))
                 text = max(masses, key=masses.__getitem__)
             return Reply((Completion(text, "stop"),), used[-1])
 
@@ -280,188 +272,8 @@ class OpenAIChat:
         return CapabilityMissing(f"{self._name} {what}; use a vllm:, hf:, gguf: or embedded model for that.")
 
 
-class _Server:
-    """One base URL: its connections, its list of models, and its faults in our words."""
-
-    def __init__(self, base_url: str) -> None:
-        self.base_url = _checked(base_url)
-        self.root = self.base_url.removesuffix("/v1")
-        self._served: dict[str, int | None] | None = None
-        # A client's connections belong to the event loop they were opened in. They also keep that loop alive, so weak
-        # keys would never go: the clients of closed loops are dropped when another is opened.
-        self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
-
-    async def served(self) -> dict[str, int | None]:
-        """The models on offer and the context window of each, where told; asked once."""
-        if self._served is None:
-            reply = await self._send("GET", "/models", {})
-            with self.reading():
-                self._served = {model["id"]: model.get("max_model_len") for model in reply["data"]}
-        return self._served
-
-    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Send a request to a path under the base URL, or to a whole URL."""
-        return await self._send("POST", path, body)
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Turn what a malformed reply does to the code that reads it into a `ModelFault`."""
-        try:
-            yield
-        except DubitoError:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ModelFault(self.base_url, f"the reply is malformed ({type(error).__name__}: {error})") from error
-
-    async def aclose(self) -> None:
-        if (client := self._clients.pop(asyncio.get_running_loop(), None)) is not None:
-            await client.close()
-
-    async def _send(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        client = await self._client()
-        from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415
-
-        # `from None`: the client's errors carry the request, and with it the key
-        try:
-            if method == "GET":
-                reply = await client.get(path, cast_to=object)
-            else:
-                reply = await client.post(path, cast_to=object, body=body)
-        except APITimeoutError:
-            raise ModelFault(self.base_url, f"no reply within {settings().timeout_s:g} s") from None
-        except APIConnectionError as error:
-            cause = self._tidy(str(error.__cause__ or error)) or type(error.__cause__).__name__
-            raise ModelFault(self.base_url, f"the connection failed ({cause})") from None
-        except APIStatusError as error:
-            fault = await self._fault(error, path, body)
-            raise fault from None
-        except ValueError as error:
-            raise ModelFault(self.base_url, f"the reply is not JSON ({self._tidy(str(error))})") from None
-        if not isinstance(reply, dict):
-            raise ModelFault(self.base_url, f"the reply is not a JSON object ({self._tidy(str(reply)) or 'empty'})")
-        if reply.get("error"):
-            raise ModelFault(self.base_url, f"the reply is an error: {self._tidy(_message(reply['error']))}")
-        return reply
-
-    async def _fault(self, error: APIStatusError, path: str, body: dict[str, Any]) -> DubitoError:
-        status, details = error.status_code, error.body if isinstance(error.body, dict) else {}
-        message = self._tidy(_message(error.body) or error.message)
-        if status in _TRANSIENT or status >= 500:
-            return ModelFault(self.base_url, f"HTTP {status}: {message}")
-        if status in {401, 403}:
-            return UserFault(
-                f"{self.base_url} refused the API key (HTTP {status}); set DUBITO_API_KEY to one it accepts."
-            )
-        if _overflows(details, message, body):
-            return ContextOverflow(self._overflow(details, message, str(body.get("model"))))
-        if status == 404:
-            return await self._not_found(path, body, message)
-        return UserFault(f"{self.base_url} refused the request (HTTP {status}): {message}.")
-
-    async def _not_found(self, path: str, body: dict[str, Any], message: str) -> DubitoError:
-        if path == "/models":
-            return UserFault(f"{self.base_url} is no OpenAI-compatible API; most base URLs end in /v1.")
-        self._served = None  # the server may have been started anew with another model
-        try:
-            served = await self.served()
-        except DubitoError as fault:
-            return fault
-        if (model := body.get("model")) not in served:
-            return UserFault(_unknown(self.base_url, str(model), served))
-        return UserFault(f"{self.base_url} offers no {path} (HTTP 404): {message}.")
-
-    def _overflow(self, details: Mapping[str, Any], message: str, model: str) -> str:
-        limit, needed = details.get("n_ctx"), details.get("n_prompt_tokens")
-        if limit is None and (found := _WINDOW.search(message)):
-            limit = found.group(1) or found.group(2)
-            needed = more.group() if (more := _NEEDED.search(message, found.end())) else None
-        window = f"context window of {limit} tokens" if limit else "context window"
-        size = f" ({needed} tokens)" if needed else ""
-        return (
-            f"The prompt and its reply{size} do not fit the {window} of {model} at {self.base_url}; use fewer or "
-            f"smaller chunks or a shorter reply, or serve the model with a larger window (vLLM: --max-model-len)."
-        )
-
-    async def _client(self) -> AsyncOpenAI:
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            client = await asyncio.to_thread(_open, self.base_url)  # the import alone takes a second
-            for other in [other for other in self._clients if other.is_closed()]:
-                self._clients.pop(other, None)
-            self._clients.setdefault(loop, client)
-        return self._clients[loop]
-
-    def _tidy(self, text: str) -> str:
-        """One short line without the key and without a final full stop."""
-        key = _key()
-        text = " ".join((text.replace(key, "***") if key else text).split())
-        return (text if len(text) <= 300 else f"{text[:300]}...").rstrip(". ")
-
-
-def _open(base_url: str) -> AsyncOpenAI:
-    from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout  # noqa: PLC0415
-
-    seconds = settings().timeout_s
-    # The package's own http client, dropped while another loop runs, closes its connections in that one and fails.
-    return AsyncOpenAI(
-        base_url=base_url,
-        api_key=_key() or "none",
-        max_retries=0,
-        timeout=Timeout(seconds, connect=min(seconds, 10.0)),
-        http_client=DefaultAsyncHttpxClient(),
-    )
-
-
-def _key() -> str:
-    given = settings().api_key
-    key = (given.get_secret_value() if given else os.environ.get("OPENAI_API_KEY", "")).strip()
-    if not (key.isascii() and key.isprintable()):
-        raise UserFault("DUBITO_API_KEY (or OPENAI_API_KEY) holds characters that no key can have.")
-    return key
-
-
-def _checked(base_url: str) -> str:
-    url = base_url.strip().rstrip("/")
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in {"http", "https"} and (parts.hostname or "").encode("idna") and parts.port != 0
-        secret = parts.username is not None
-    except ValueError:  # UnicodeError is one
-        good = secret = False
-    if secret:
-        raise UserFault("A base URL must not hold a user name or password; put the key into DUBITO_API_KEY.")
-    if not good or parts.query or parts.fragment or any(c.isspace() or not c.isprintable() for c in url):
-        raise UserFault(f"{base_url!r} is not the base URL of a server; write it as in http://127.0.0.1:8000/v1.")
-    return url
-
-
 def _without_thinking() -> dict[str, Any]:
     return {"chat_template_kwargs": {"enable_thinking": False}}
-
-
-def _listed(served: Iterable[str]) -> str:
-    return ", ".join(sorted(served)) or "none"
-
-
-def _unknown(base_url: str, model: str, served: Iterable[str]) -> str:
-    return f"{base_url} does not serve the model {model}; it serves {_listed(served)}."
-
-
-def _message(body: object) -> str:
-    """The text of an error body, of whichever shape."""
-    if isinstance(body, dict):
-        found = next((body[key] for key in ("message", "error", "detail") if body.get(key)), body)
-        return found if isinstance(found, str) else str(found)
-    return "" if body is None else str(body)
-
-
-def _overflows(details: Mapping[str, Any], message: str, body: Mapping[str, Any]) -> bool:
-    if details.get("param") == "input_tokens" or _WINDOW.search(message):
-        return True
-    if {str(details.get("code")), str(details.get("type"))} & _OVERFLOW_CODES:
-        return True
-    # what vLLM says when the prompt alone fills the window, because it first cuts max_tokens to the room that is left
-    return "max_tokens must be at least 1" in message and body.get("max_tokens", 0) >= 1
 
 
 def _choices(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -514,71 +326,6 @@ def _answer_tokens(tokens: Sequence[Token], content: str, *, ended_itself: bool)
     if ended_itself and len(rest) == 1:
         spoken.append(Token("", rest[0].logprob))
     return tuple(spoken)
-
-
-def _masses(
-    positions: list[dict[str, Any]], options: list[str], *, loose: bool = False
-) -> tuple[dict[str, float], dict[tuple[str, ...], float]]:
-    """The probability that a reply's tokens and their alternatives give to each option, and to groups of options.
-
-    Follows the reply while its beginning is shared by several options. An alternative to one of its tokens that leaves
-    one option possible has its probability added to that; one that leaves several, to their group; one that ends a
-    complete option (an end mark, say), to that. The rest of the probability belongs to no option, or was not told, or
-    is that of a token without text, which vLLM gives for the first part of a character.
-    loose: letter case and the space around a reply do not matter.
-    """
-
-    def fold(text: str) -> str:
-        return text.lstrip().casefold() if loose else text
-
-    def trim(text: str) -> str:
-        return fold(text).rstrip() if loose else text
-
-    masses, reach, said, left = dict.fromkeys(options, 0.0), 1.0, "", options
-    shared: dict[tuple[str, ...], float] = {}
-    for position in positions:
-        alternatives = list(position.get("top_logprobs") or [])
-        if all(a["token"] != position["token"] for a in alternatives):
-            alternatives.append(position)
-        complete = [o for o in left if trim(o) == trim(said)]
-        followed = 0.0
-        for alternative in alternatives:
-            text, probability = alternative["token"], reach * math.exp(alternative["logprob"])
-            begun = tuple(o for o in left if text and trim(o).startswith(fold(said + text)))
-            if len(begun) > 1 and text == position["token"]:
-                followed = probability
-            elif len(begun) > 1 and probability > 0:
-                shared[begun] = shared.get(begun, 0.0) + probability
-            elif owner := begun or (complete if text or loose else ()):
-                masses[owner[0]] += probability
-        if not followed:
-            return masses, shared
-        reach, said = followed, said + position["token"]
-        left = [o for o in left if trim(o).startswith(fold(said))]
-    return masses, {**shared, tuple(left): reach}
-
-
-def _told_apart(paths: Mapping[str, Sequence[int]], logs: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The probability of each option when decoding is confined to them: theirs share it at each token they differ in.
-
-    paths: each option's token ids, the end mark last; logs: the log-probability of each of these.
-    """
-    branches: dict[tuple[int, ...], dict[int, float]] = {}
-    for option, path in paths.items():
-        for i, token in enumerate(path):
-            branches.setdefault(tuple(path[:i]), {})[token] = logs[option][i]
-
-    def share(path: Sequence[int], i: int) -> float:
-        rivals = branches[tuple(path[:i])]
-        top = max(rivals.values())
-        return math.exp(rivals[path[i]] - top) / sum(math.exp(log - top) for log in rivals.values())
-
-    return _normalised({o: math.prod(share(path, i) for i in range(len(path))) for o, path in paths.items()})
-
-
-def _normalised(masses: Mapping[str, float]) -> dict[str, float]:
-    total = sum(masses.values())
-    return {option: mass / total for option, mass in masses.items()}
 
 
 def _longest(options: Iterable[str]) -> int:

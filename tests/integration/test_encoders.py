@@ -46,6 +46,7 @@ async def test_minilm_embeds_unit_vectors_that_tell_meaning(minilm: SentenceTran
 
 async def test_it_lends_its_tokenizer(minilm: SentenceTransformersEncoder) -> None:
     count = await minilm.token_counter()
+    assert count is not None
     assert count("A ferry crosses the bay.") == 6  # five words and a full stop, each one word piece
     assert count("word " * 1000) == 1000  # not cut at the length that the model reads
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 from dubito.errors import ContextOverflow, ModelFault, UserFault
-from dubito.models import transformers_chat
+from dubito.models import decoding, transformers_chat
 from dubito.models.interfaces import Message, Sampling
-from dubito.models.transformers_chat import TransformersChat, draw
+from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import smollm2_gguf
 
 torch = pytest.importorskip("torch")
@@ -401,15 +401,15 @@ async def test_sampling_that_makes_no_sense_is_refused(chat):
 async def test_a_fault_of_torch_is_a_model_fault_and_passes(tiny, monkeypatch):
     chat = TransformersChat("tiny", str(tiny["llama"]))
     before = await chat.complete(CAPITAL, Sampling(max_tokens=5))
-    forward = transformers_chat._Decoder._forward
+    forward = decoding.Decoder._forward
 
     def fail(*_args, **_kwargs):
         raise torch.OutOfMemoryError("Tried to allocate 3 GiB.\nmore")
 
-    monkeypatch.setattr(transformers_chat._Decoder, "_forward", fail)
+    monkeypatch.setattr(decoding.Decoder, "_forward", fail)
     with pytest.raises(ModelFault, match="tiny: torch failed: Tried to allocate 3 GiB"):
         await chat.complete(CAPITAL, Sampling(max_tokens=5))
-    monkeypatch.setattr(transformers_chat._Decoder, "_forward", forward)
+    monkeypatch.setattr(decoding.Decoder, "_forward", forward)
     assert await chat.complete(CAPITAL, Sampling(max_tokens=5)) == before
 
 
@@ -492,7 +492,7 @@ def test_draws_follow_the_distribution():
     source = torch.Generator().manual_seed(3)
 
     def shares(sampling):
-        drawn = draw(logits.expand(times, -1), [sampling] * times, [source] * times)
+        drawn = decoding.draw(logits.expand(times, -1), [sampling] * times, [source] * times)
         return (torch.bincount(drawn, minlength=5) / times).tolist()
 
     def softmax(values):
@@ -506,7 +506,7 @@ def test_draws_follow_the_distribution():
     assert shares(Sampling(temperature=1.0, top_p=1e-9)) == [1, 0, 0, 0, 0]
     assert shares(Sampling()) == [1, 0, 0, 0, 0]
     mixed = [Sampling(), Sampling(temperature=1.0, top_k=1), Sampling(temperature=1e-6)]
-    assert draw(logits.expand(3, -1), mixed, [source] * 3).tolist() == [0, 0, 0]
+    assert decoding.draw(logits.expand(3, -1), mixed, [source] * 3).tolist() == [0, 0, 0]
 
 
 def test_loading_is_quiet_and_the_interpreter_ends_in_the_middle_of_it(chat):

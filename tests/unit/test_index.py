@@ -37,7 +37,7 @@ class HashEncoder:
     async def dimension(self) -> int:
         return self._dimension
 
-    async def token_counter(self) -> None:
+    async def token_counter(self) -> Callable[[str], int] | None:
         return None
 
     async def max_tokens(self) -> int | None:

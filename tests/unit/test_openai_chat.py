@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from blockbuster import blockbuster_ctx
 from dubito.errors import CapabilityMissing, ContextOverflow, ContractFault, ModelFault, UserFault
-from dubito.models import openai_chat
+from dubito.models import openai_server
 from dubito.models.interfaces import ChatModel, Message, Sampling, Tokens
 from dubito.models.openai_chat import OpenAIChat
 from dubito.settings import settings
@@ -949,13 +949,13 @@ async def test_a_client_is_made_outside_the_event_loops_thread(
     httpserver: HTTPServer, vllm: OpenAIChat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[threading.Thread] = []
-    original = openai_chat._open
+    original = openai_server._open
 
     def watched(base_url: str) -> Any:
         threads.append(threading.current_thread())
         return original(base_url)
 
-    monkeypatch.setattr(openai_chat, "_open", watched)
+    monkeypatch.setattr(openai_server, "_open", watched)
     serve(httpserver, reply(one("a")))
     await vllm.complete(ASK, Sampling())
     assert len(threads) == 1
