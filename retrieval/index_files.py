@@ -51,7 +51,8 @@ def is_index(folder: Path) -> bool:
 def build_command(folder: Path, encoder: str | None = None) -> str:
     """What to run to make the index anew."""
     choice = f" --encoder {encoder}" if encoder else ""
-    return f"`dubito index CORPUS --out {shown(folder)}{choice}`"
+    force = " --force" if is_index(folder) else ""
+    return f"`dubito index CORPUS --out {shown(folder)}{choice}{force}`"
 
 
 def sha256_of(chunks: Iterable[Chunk]) -> str:

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 from dubito.errors import ContextOverflow, ModelFault, UserFault
+from dubito.graphs import df_rag
 from dubito.models.interfaces import Message, Sampling
 from dubito.models.openai_chat import OpenAIChat
+from dubito.models.resources import Resources
+from dubito.tests.scripted import QUERY, VECTORS, ScriptedRetriever
 
 from .conftest import VLLMServer
 
@@ -25,6 +28,15 @@ RATE: list[Message] = [
 RATE_TO_TEN: list[Message] = [{"role": "user", "content": "Rate the film Alien from 1 to 10. Give only the number."}]
 LISTED = "Reply with exactly one of these and nothing else: yes | no"
 SAY: list[Message] = [{"role": "user", "content": "Say yes or no."}]
+TOWNS = [
+    "Ada Holm founded a paper mill.",
+    "Ada Holm's mill made paper for forty years.",
+    "The mill of Ada Holm burned down in 1911.",
+    "Ada Holm was born in Kirkby.",
+    "Holm is also the name of a village.",
+    "The Lune flows past Kirkby.",
+    "Kirkby has a market on Mondays.",
+]
 STORY: list[Message] = [{"role": "user", "content": "Tell me a story about a fox."}]
 
 
@@ -232,6 +244,25 @@ async def test_the_plain_flavour_reads_the_same_server(vllm_server: VLLMServer, 
     assert yes + no > 0.5, "the options must have the greater part, or the reply would be read instead"
     assert choice.probabilities["yes"] == pytest.approx(yes / (yes + no), abs=1e-3)
     assert sum(choice.probabilities.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("evaluator", ["report", "choice", "likelihood"])
+async def test_df_rag_runs_over_the_server(vllm_server: VLLMServer, evaluator: str) -> None:
+    graph = df_rag.build(Resources(retriever=ScriptedRetriever(QUERY, VECTORS, TOWNS))).compile()
+    context = {"llm": f"vllm:{vllm_server.base_url}#smollm2", "evaluator": evaluator, "k": 3, "max_answer_tokens": 16}
+    state = await graph.ainvoke(
+        {"question": "Which river flows past the town where Ada Holm was born?"}, context=context
+    )
+    sets = len(state["supports"])
+    nodes = state["usage"]["nodes"]
+    assert sets > 1
+    assert state["answer"]
+    assert nodes["generate"]["calls"] == 1
+    assert nodes["plan"]["calls"] in (1, 2)
+    expected = {"report": (sets, 2 * sets), "choice": (sets * len(state["plan"]),), "likelihood": (sets + 1,)}
+    low, high = expected[evaluator][0], expected[evaluator][-1]
+    assert low <= nodes["evaluate"]["calls"] <= high
+    assert all(math.isfinite(one["support"]) for one in state["supports"])
 
 
 @pytest.fixture

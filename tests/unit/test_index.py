@@ -7,6 +7,7 @@ import gc
 import json
 import multiprocessing
 import os
+import re
 import signal
 import weakref
 from collections.abc import Callable, Sequence
@@ -272,13 +273,13 @@ async def test_what_is_not_whole_or_not_ours_is_refused_with_what_to_run(
     spoil(folder)
     with pytest.raises(UserFault, match=message) as refused:
         await Index.load(folder, HashEncoder())
-    assert "`dubito index CORPUS --out " in str(refused.value)
+    assert re.search(r"`dubito index CORPUS --out \S+( --encoder hash)? --force`", str(refused.value))
     assert "\n" not in str(refused.value)
 
 
 async def test_a_folder_that_is_no_index(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UserFault, match=r"is no index: make one with `dubito index"):
+        with pytest.raises(UserFault, match=r"is no index: make one with `dubito index CORPUS --out \S+`\."):
             await Index.load(path, HashEncoder())
 
 
