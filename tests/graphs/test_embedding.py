@@ -112,7 +112,7 @@ async def test_every_model_call_is_reported_while_it_runs() -> None:
     evaluations = [event for event in events if event["node"] == "evaluate"]
     assert len({event["task"] for event in evaluations}) == len(evaluations), "parallel tasks can be told apart"
     call = events[-1]["call"]
-    assert call["request"]["messages"][-1]["content"].endswith("Answer:")
+    assert call["request"]["messages"][-1]["content"].endswith(QUESTION)
     assert call["reply"]["texts"] == ["the Lune"]
     assert (call["verb"], call["prompt_tokens"], call["completion_tokens"]) == ("complete", 7, 3)
 
@@ -152,7 +152,7 @@ async def test_twenty_at_once_in_one_loop(name: str) -> None:
     def reply(system: str, user: str) -> str:
         if "plan how to answer" in system:
             return f"1) {user.removeprefix('Question: ')}"
-        return "answer to " + user.rsplit("Question: ", 1)[1].split("\n", maxsplit=1)[0]
+        return "answer to " + user.rsplit("in a few words: ", 1)[1].split("\n", maxsplit=1)[0]
 
     llm = ScriptedChat(reply=reply, mean_logprob=lambda user, step: -1.0)
     graph = machine(name, llm)
