@@ -96,8 +96,7 @@ class _Slab(NamedTuple):
 def _sweep(rule: _Rule, query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
     q, lams = _checked(query, chunks, lambdas, k)
     error = (chunks.shape[1] + 64) * 2.0**-24  # of a cosine in float32, and of the few operations that make it a score
-    with np.errstate(invalid="ignore", over="ignore"):
-        relevance = _products(q[None], chunks)[0]
+    relevance = _products(q[None], chunks)[0]
     if len(bad := np.flatnonzero(~np.isfinite(relevance))):
         raise UserFault(f"The vector of chunk {bad[0]} holds a number that is not finite: embed that chunk again.")
     head, outside = _head(chunks, relevance)
@@ -186,6 +185,7 @@ def _scan(
     return floors, {i: np.concatenate(rows) for i, rows in found.items()}
 
 
+@np.errstate(all="ignore")  # OpenBLAS at times reads, and warns of, what lies beside a small matrix
 def _products(anchors: F32, vectors: F32) -> F32:
     """anchors @ vectors.T, [m, n]."""
     if len(anchors) == 1:
