@@ -31,7 +31,7 @@ PEER_LIMIT = 20_000  # chunks; with more, the peer is timed once and for one λ
 
 ABOUT = """\
 The sweep picks k = 5 chunks for each of ten λ. Milliseconds are the best of {repeats} interleaved repeats in one run
-(in brackets the median); each repeat takes another query, the same for all columns. BLAS had {threads} thread(s), for
+(in brackets the median); each repeat takes another query, the same for all columns. BLAS threads: {threads}, for
 every column. Measured on {machine}, numpy {numpy}; other programs ran on the machine, so read the ratios.
 
 - *floor*: five products of the chunks' matrix with a vector. One λ needs as many: the query and the first four choices.
@@ -256,7 +256,7 @@ def main() -> None:
             machine=f"{os.cpu_count()} cores ({platform.machine()})",
             numpy=np.__version__,
         )
-        command = f"python benchmarks/gmmr.py --threads {arguments.threads}"
+        command = f"python benchmarks/gmmr.py --threads {arguments.threads} --repeats {arguments.repeats}"
         page = f"# The λ sweep: speed and memory\n\n    {command}\n\n{about}\n{chr(10).join(lines)}\n"
         arguments.write.write_text(page, encoding="utf-8")
 
