@@ -49,17 +49,20 @@ class Resources:
         self._encoder = None if encoder is None else _as_encoder(encoder)
         self._retriever = retriever
         self._opened: dict[tuple[object, ...], Future[Any]] = {}
+        self._metered: dict[tuple[str, int], Metered] = {}
         self._lock = threading.Lock()
 
     async def llm(self, name: str, concurrency: int) -> Metered:
         """The chat model of that name, bounded to `concurrency` calls at a time; `UserFault` for an unknown name."""
 
-        async def open_it() -> Metered:
+        async def open_it() -> ChatModel:
             if self._llm is not None:
-                return Metered(self._llm, concurrency)
-            return Metered(await asyncio.to_thread(open_chat_model, name), concurrency)
+                return self._llm
+            return await asyncio.to_thread(open_chat_model, name)
 
-        return await self._once(("llm", name, concurrency), open_it)
+        model = await self._once(("llm", name), open_it)
+        with self._lock:
+            return self._metered.setdefault((name, concurrency), Metered(model, concurrency))
 
     async def encoder(self, name: str) -> Encoder:
         """The encoder of that name, with its on-disk cache; `UserFault` for an unknown name."""

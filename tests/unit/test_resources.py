@@ -1,0 +1,36 @@
+"""Names are resolved once, whatever else the callers' settings say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from dubito.errors import UserFault
+from dubito.models import resources
+from dubito.models.resources import Resources
+from dubito.tests.scripted import ScriptedChat
+
+
+async def test_a_model_is_opened_once_whatever_the_concurrency(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def open_chat_model(name: str) -> ScriptedChat:
+        opened.append(name)
+        return ScriptedChat(name=name)
+
+    monkeypatch.setattr(resources, "open_chat_model", open_chat_model)
+    registry = Resources()
+    four, again, eight = await asyncio.gather(registry.llm("a", 4), registry.llm("a", 4), registry.llm("a", 8))
+    assert opened == ["a"]
+    assert four is again, "one gate bounds all callers of one concurrency"
+    assert eight.model is four.model
+    await registry.llm("b", 4)
+    assert opened == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["", "gpt", "vllm:", "hf:", "openai"])
+async def test_an_unknown_name_is_refused_with_those_there_are(name: str) -> None:
+    with pytest.raises(UserFault, match="use one of embedded, vllm:URL#model"):
+        await Resources().llm(name, 1)
+    with pytest.raises(UserFault, match="use one of embedded, st:folder"):
+        await Resources().encoder(name)
