@@ -394,7 +394,7 @@ async def test_an_alternative_that_begins_several_options_has_only_these_scored(
     choice = await vllm.choose(ASK, ["1", "3", "7", "10"])
 
     assert choice.probabilities == pytest.approx({"1": 0.1, "3": 0.1, "7": 0.5, "10": 0.3})
-    assert [body["prompt"] for body in sent(httpserver, "/tokenize")] == ["1", "10"]
+    assert sorted(body["prompt"] for body in sent(httpserver, "/tokenize")) == ["1", "10"]
     assert sent(httpserver, "/v1/completions")[0]["prompt"] == [[100, 101, 49, 9], [100, 101, 49, 48, 9]]
     assert choice.tokens == Tokens(60, 4)
 
