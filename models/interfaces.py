@@ -1,4 +1,4 @@
-"""What a graph asks of a model, whatever runs it: three verbs for a chat LLM, one for an encoder."""
+"""What a graph asks of a model, whatever runs it: three verbs for a chat LLM, one each for an encoder and a judge."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from ..state.capability import Capability
 from ..state.messages import Message
 
 __all__ = [
+    "LABELS",
     "Capability",
     "ChatModel",
     "Choice",
     "Completion",
     "Encoder",
+    "Judge",
+    "Judgements",
     "Message",
     "Reply",
     "Sampling",
@@ -28,6 +31,11 @@ __all__ = [
 ]
 
 Vectors = NDArray[np.float32]
+
+Judgements = NDArray[np.float64]
+
+LABELS = ("entailment", "neutral", "contradiction")
+"""What a judge says of a pair; the columns of `Judgements`."""
 
 
 @dataclass(frozen=True)
@@ -173,4 +181,20 @@ class Encoder(Protocol):
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         """Texts → [n, d] float32, L2-normalised. `query` selects the encoder's query side where it has two."""
+        ...
+
+
+class Judge(Protocol):
+    """An entailment judge."""
+
+    @property
+    def name(self) -> str:
+        """The name it was opened by, such as `nli:/path/to/folder`."""
+        ...
+
+    async def judge(self, question: str, pairs: Sequence[tuple[str, str]]) -> Judgements:
+        """Does the first answer to the question entail the second? n ordered pairs → [n, 3] label probabilities.
+
+        Columns as `LABELS`, rows summing to 1; a row is NaN where the judge could not say.
+        """
         ...
