@@ -1,0 +1,83 @@
+"""Perplexity and length-normalised entropy against hand-worked values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from dubito.errors import UserFault
+from dubito.uncertainty import length_normalised_entropy, perplexity
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+token_log_probs = st.lists(st.floats(-50, 0), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "expected"),
+    [
+        ([0.5, 0.125], 4.0),  # the geometric mean of 2 and 8
+        ([0.1], 10.0),
+        ([0.25] * 7, 4.0),  # as likely as one of four
+        ([1.0, 1.0], 1.0),
+    ],
+)
+def test_perplexity_by_hand(probabilities, expected):
+    assert perplexity(np.log(probabilities)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_token_of_no_probability_makes_the_perplexity_infinite():
+    assert perplexity([-0.5, -math.inf]) == math.inf
+    assert perplexity([-1e4]) == math.inf  # more than a float holds
+    assert length_normalised_entropy([[-0.5], [-math.inf]]) == math.inf
+
+
+def test_length_normalised_entropy_by_hand():
+    # means of −log₂ p: (1 + 2)/2 = 1.5 and 3; their mean 2.25, where the mean over all tokens would be 2
+    answers = [np.log([0.5, 0.25]), np.log([0.125])]
+    assert length_normalised_entropy(answers) == pytest.approx(2.25 * math.log(2), rel=1e-12)
+
+
+def test_certainty_is_zero_and_not_minus_zero():
+    entropy = length_normalised_entropy([[0.0, 0.0], [-0.0], [5e-7]])
+    assert type(entropy) is float
+    assert str(entropy) == "0.0"
+    assert perplexity([5e-7]) == 1.0  # rounding above 0 is 0
+
+
+@given(token_log_probs)
+def test_of_one_answer_the_entropy_is_the_logarithm_of_the_perplexity(log_probs):
+    assert math.exp(length_normalised_entropy([log_probs])) == pytest.approx(perplexity(log_probs), rel=1e-9)
+
+
+@given(st.lists(token_log_probs, min_size=1, max_size=5))
+def test_length_normalised_entropy_by_the_definition(answers):
+    means = [sum(answer) / len(answer) for answer in answers]
+    assert length_normalised_entropy(answers) == pytest.approx(-sum(means) / len(means), rel=1e-9, abs=1e-12)
+
+
+REFUSED = [
+    ([], "has no tokens"),
+    ([-0.1, math.nan], "NaN"),
+    ([-0.1, 2e-6], "log-probability 2e-06: give natural logarithms"),
+    ([-0.1, 0.9], "at most 0"),
+    ([[-0.1]], r"shape \(1, 1\)"),
+]
+
+
+@pytest.mark.parametrize(("log_probs", "message"), REFUSED)
+def test_log_probs_that_are_refused(log_probs, message):
+    with pytest.raises(UserFault, match=message):
+        perplexity(log_probs)
+    with pytest.raises(UserFault, match=f"Answer 1.*{message}"):
+        length_normalised_entropy([[-0.1], log_probs])
+
+
+def test_samples_that_are_refused():
+    with pytest.raises(UserFault, match="sample at least one"):
+        length_normalised_entropy([])
+    with pytest.raises(UserFault, match=r"shape \(\)"):
+        length_normalised_entropy([-0.1, -0.2])  # one answer's tokens, not answers

@@ -1,0 +1,13 @@
+"""Formulas that say how uncertain a model is: NumPy in, a float out. No model is asked here."""
+
+from .likelihood import length_normalised_entropy, perplexity
+from .semantic import degree_entropy, degree_terms, semantic_clusters, semantic_entropy
+
+__all__ = [
+    "degree_entropy",
+    "degree_terms",
+    "length_normalised_entropy",
+    "perplexity",
+    "semantic_clusters",
+    "semantic_entropy",
+]

@@ -1,0 +1,150 @@
+"""Uncertainty of n answers to one question, from which answer entails which."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import UserFault
+
+TOLERANCE = 1e-6  # what float32 rounding may add to a link, or to the difference of a link and its mirror image
+
+
+def degree_entropy(link: ArrayLike) -> float:
+    """Degree-based semantic entropy of n answers (DENSE, eq. 6): −(1/n) Σ_i log(D_i/n), D_i = Σ_j link[i,j].
+
+    link: [n, n], symmetric, 1 on the diagonal, entries in [0, 1]: for DENSE the mean of both directions' entailment,
+    so 0, 0.5 or 1; probabilities will do. Each may be off by 1e-6, which is then mended.
+    Returns nats in [0, log n]: 0 when every answer is linked to every other, log n when none is. Where the links are
+    0 or 1 and form groups, it is the discrete `semantic_entropy` of these groups.
+    Raises `UserFault`, a ValueError, where link does not fit this description.
+    """
+    terms = degree_terms(link)
+    # n terms of log(n)/n may, rounded, exceed log n
+    return min(math.fsum(terms), math.log(len(terms)))
+
+
+def degree_terms(link: ArrayLike) -> NDArray[np.float64]:
+    """Each answer's own term of eq. 6, −(1/n) log(D_i/n), in nats; they sum to `degree_entropy` of the same link.
+
+    Returns [n], each in [0, log(n)/n]: the higher, the fewer answers agree with this one.
+    """
+    degrees = _checked_link(link).sum(axis=1)
+    n = len(degrees)
+    # log(n/D), for −log(D/n) would give −0 where all agree
+    return np.asarray(np.log(n / degrees) / n)
+
+
+def semantic_clusters(
+    entails: ArrayLike,
+    rule: Literal["bidirectional", "loose"] = "bidirectional",
+    *,
+    contradicts: ArrayLike | None = None,
+) -> list[int]:
+    """Groups n answers by meaning (Kuhn et al. 2023, "Semantic Uncertainty", algorithm 1).
+
+    entails: [n, n] bool, whether answer i entails answer j; the diagonal is not read. Answers are taken in order; each
+    joins the first cluster whose *first member* it is equivalent to, else founds one. Equivalence as judged by a model
+    need not be transitive, so two members of a cluster may differ and the order of the answers may matter.
+
+    rule: when two answers are equivalent.
+        "bidirectional": each entails the other.
+        "loose": neither contradicts the other and not both directions are neutral, that is, at least one entails
+            (the default of the code of Farquhar et al., Nature 2024; SePer's hard clusters).
+    contradicts: [n, n] bool, whether answer i contradicts answer j; needed by "loose", not read by "bidirectional".
+
+    Returns n cluster ids, numbered from 0 in order of appearance.
+    Raises `UserFault`, a ValueError, for an unknown rule and for arrays that do not fit this description.
+    """
+    alike = _equivalent(_checked_relation(entails, "entails"), rule, contradicts)
+    founders: list[int] = []
+    clusters: list[int] = []
+    for answer in range(len(alike)):
+        cluster = next((c for c, founder in enumerate(founders) if alike[founder, answer]), len(founders))
+        if cluster == len(founders):
+            founders.append(answer)
+        clusters.append(cluster)
+    return clusters
+
+
+def semantic_entropy(clusters: ArrayLike, log_likelihoods: ArrayLike | None = None) -> float:
+    """Entropy over the meanings of n answers, −Σ_c p_c log p_c (Farquhar et al., Nature 2024).
+
+    clusters: [n] cluster ids, any integers. log_likelihoods: [n], each answer's log-likelihood in nats, of the whole
+    answer or per token as the caller chooses; only their differences matter, and −inf is an answer that cannot be.
+
+    Without log-likelihoods p_c is the share of the answers in cluster c: discrete semantic entropy, for models that
+    give no probabilities. With them p_c = Σ_{i in c} exp(ll_i) / Σ_i exp(ll_i); an answer sampled twice counts twice.
+    Kuhn et al. 2023, and after them DENSE's eq. 11, estimate the same entropy by the plain mean of −log p_c over the
+    clusters. That gives a rare meaning the weight of a common one and, with likelihoods, may exceed log n, so it is not
+    used here; where all clusters weigh the same, the two agree.
+
+    Returns nats in [0, log of the number of clusters]: 0 for one cluster, log n for n equally likely singletons.
+    Raises `UserFault`, a ValueError, where an argument does not fit this description or every log-likelihood is −inf.
+    """
+    ids = np.asarray(clusters)
+    if ids.ndim != 1 or not ids.size or not np.issubdtype(ids.dtype, np.integer):
+        raise UserFault(
+            f"The clusters are an array of {ids.dtype} of shape {ids.shape}: give one integer for each answer, as [n]."
+        )
+    _, members = np.unique(ids, return_inverse=True)
+    masses = np.bincount(members, weights=_weights(log_likelihoods, len(ids)))
+    shares = masses[masses > 0] / masses.sum()
+    # rounding must not leave the range, and a lone cluster gives 0, not −0
+    return max(0.0, min(math.fsum(-shares * np.log(shares)), math.log(len(shares))))
+
+
+def _equivalent(entails: NDArray[np.bool_], rule: str, contradicts: ArrayLike | None) -> NDArray[np.bool_]:
+    if rule == "bidirectional":
+        return entails & entails.T
+    if rule != "loose":
+        raise UserFault(f'There is no clustering rule "{rule}": choose "bidirectional" or "loose".')
+    if contradicts is None:
+        raise UserFault('The rule "loose" needs to know which answers contradict each other: give contradicts, [n, n].')
+    against = _checked_relation(contradicts, "contradicts")
+    if against.shape != entails.shape:
+        raise UserFault(f"entails has shape {entails.shape} but contradicts {against.shape}: judge the same answers.")
+    return (entails | entails.T) & ~(against | against.T)
+
+
+def _weights(log_likelihoods: ArrayLike | None, n: int) -> NDArray[np.float64]:
+    """Likelihoods of n answers up to a common factor, the largest 1; equal ones where none are given."""
+    if log_likelihoods is None:
+        return np.ones(n)
+    logs = np.asarray(log_likelihoods, dtype=np.float64)
+    if logs.shape != (n,):
+        raise UserFault(f"The log-likelihoods have shape {logs.shape} but there are {n} answers: give one for each.")
+    if np.isnan(logs).any() or np.isposinf(logs).any():
+        raise UserFault("A log-likelihood is NaN or +inf: leave out the answers whose likelihood is not known.")
+    if np.isneginf(logs).all():
+        raise UserFault("Every log-likelihood is −inf: leave out log_likelihoods to count the answers instead.")
+    return np.asarray(np.exp(logs - logs.max()))
+
+
+def _checked_link(link: ArrayLike) -> NDArray[np.float64]:
+    links = np.asarray(link, dtype=np.float64)
+    if links.ndim != 2 or links.shape[0] != links.shape[1] or not links.size:
+        raise UserFault(f"The links have shape {links.shape}: give one row and one column for each answer, as [n, n].")
+    if not np.isfinite(links).all():
+        raise UserFault("The links hold a number that is not finite: judge that pair of answers again.")
+    if links.min() < -TOLERANCE or links.max() > 1 + TOLERANCE:
+        raise UserFault(f"The links go from {links.min():.6g} to {links.max():.6g}: give numbers from 0 to 1.")
+    if (np.abs(links.diagonal() - 1) > TOLERANCE).any():
+        raise UserFault("An answer's link to itself is not 1: set the diagonal of the links to 1.")
+    if (np.abs(links - links.T) > TOLERANCE).any():
+        raise UserFault("The links are not symmetric: link two answers by the mean of both directions.")
+    links = np.clip((links + links.T) / 2, 0, 1)
+    np.fill_diagonal(links, 1)
+    return links
+
+
+def _checked_relation(relation: ArrayLike, name: str) -> NDArray[np.bool_]:
+    pairs = np.asarray(relation)
+    if pairs.ndim != 2 or pairs.shape[0] != pairs.shape[1] or not pairs.size:
+        raise UserFault(f"{name} has shape {pairs.shape}: give one row and one column for each answer, as [n, n].")
+    if not np.isin(pairs, [0, 1]).all():  # a probability would count as true
+        raise UserFault(f"{name} holds more than true and false: compare probabilities to a threshold first.")
+    return pairs.astype(np.bool_)
