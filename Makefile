@@ -35,10 +35,10 @@ format: $(VENV)/.dev ## put the code into the house's form
 
 bench: $(VENV)/.dev ## what is fast and by how much
 	$(BIN)/python benchmarks/gmmr.py
+	$(BIN)/python benchmarks/dense.py
 
 draw: $(VENV)/.local ## write the drawn graphs into docs/
-	$(BIN)/dubito draw df_rag --out docs/graphs/df_rag.mmd
-	$(BIN)/dubito draw vanilla_rag --out docs/graphs/vanilla_rag.mmd
+	for graph in dense dense_rag df_rag vanilla_rag; do $(BIN)/dubito draw $$graph --out docs/graphs/$$graph.mmd; done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .langgraph_api

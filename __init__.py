@@ -12,11 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .graphs.dense import graph as dense
+    from .graphs.dense_rag import graph as dense_rag
     from .graphs.df_rag import graph as df_rag
     from .graphs.vanilla_rag import graph as vanilla_rag
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "df_rag", "vanilla_rag"]
+__all__ = ["__version__", "dense", "dense_rag", "df_rag", "vanilla_rag"]
 
 _GRAPHS = frozenset(__all__) - {"__version__"}
 

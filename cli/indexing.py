@@ -73,14 +73,14 @@ async def build(job: Job, bar: Bar) -> Index:
     chunker = await chunker_for(job.chunker, encoder)
     corpus = await asyncio.to_thread(lambda: read_corpus(corpus_path(job.corpus), on_error=job.on_bad_record))
     bar.begin("embedding the first chunks")
-    built = await Index.build(corpus, chunker, encoder, bar.move)
+    built = await Index.build(corpus, chunker, encoder, bar.move, bar.compare)
     bar.begin("saving")
     await built.save(job.target)
     return built
 
 
 class Bar:
-    """What is under way; while embedding a bar with chunks a second and the time left. In a pipe nothing."""
+    """What is under way; while embedding a bar with the speed and the time left. In a pipe nothing."""
 
     def __init__(self, screen: Console, *, moves: bool) -> None:
         """moves: is there someone to watch?"""
@@ -105,9 +105,18 @@ class Bar:
 
     def move(self, done: int, total: int) -> None:
         """So many chunks are embedded."""
+        self._show("embedding", done, total, "chunks")
+
+    def compare(self, done: int, total: int) -> None:
+        """So many sentences are embedded, to be joined to chunks."""
+        self._show("comparing", done, total, "sentences")
+        if done == total:
+            self.begin("embedding the first chunks")
+
+    def _show(self, what: str, done: int, total: int, things: str) -> None:
         speed = done / max(time.monotonic() - self._begun, 1e-9)
-        so_far = f"{done:,} of {total:,} chunks, {speed:,.0f} a second, {duration((total - done) / speed)} left"
-        self._bars.update(self._task, description="embedding", completed=done, total=total, so_far=so_far)
+        so_far = f"{done:,} of {total:,} {things}, {speed:,.0f} a second, {duration((total - done) / speed)} left"
+        self._bars.update(self._task, description=what, completed=done, total=total, so_far=so_far)
 
 
 def figures_of(built: Index, job: Job, seconds: float) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import wraps
 from typing import Any, Generic, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -21,6 +22,7 @@ from ..state.context import BaseContext
 from ..state.records import Usage
 
 C = TypeVar("C", bound=BaseContext)
+T = TypeVar("T")
 Node = Callable[[Any, C, Resources], Awaitable[Mapping[str, Any]]]
 
 RETRY = RetryPolicy(retry_on=ModelFault, max_attempts=4, initial_interval=0.5, backoff_factor=2.0, max_interval=8.0)
@@ -49,6 +51,15 @@ class Steps(Generic[C]):
             return run_in_background(self._metered(node, state))
 
         return RunnableLambda(run, afunc=arun, name=getattr(node, "__name__", "node"))
+
+    def route(self, question: Callable[[Any, C], T]) -> Callable[[Any], T]:
+        """A routing function that needs the context too, as one of the state alone."""
+
+        @wraps(question)
+        def routed(state: Any) -> T:  # noqa: ANN401 - each graph has its own state
+            return question(state, self.context())
+
+        return routed
 
     def context(self) -> C:
         """The running graph's context; the defaults where the caller gave none.

@@ -248,25 +248,31 @@ def _load(source: str) -> SentenceTransformer:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - seconds of import, an extra
     except ImportError as error:
         raise UserFault(f"The encoder '{source}' needs a package: pip install \"dubito[local]\".") from error
+    return load_weights(SentenceTransformer, source, "encoder", "local sentence-transformers folder works too: st:")
+
+
+def load_weights(load: Callable[..., T], source: str, what: str, instead: str) -> T:
+    """Load what is in a local folder, or on the Hugging Face hub, without a word on the terminal.
+
+    load: takes the folder or name, and `local_files_only`; what, instead: for the `UserFault` of what cannot be loaded,
+    the kind of model and the local folder that would do, with the beginning of its name.
+    """
     folder = Path(source).expanduser()
     if not folder.is_dir() and (source.startswith(("/", "~", ".")) or source.count("/") > 1):
-        raise UserFault(f"There is no encoder folder '{source}'.")
+        raise UserFault(f"There is no {what} folder '{source}'.")
     try:
         with _quietly():
             if folder.is_dir():
-                return SentenceTransformer(str(folder), local_files_only=True)
-            return _load_from_hub(SentenceTransformer, source)
+                return load(str(folder), local_files_only=True)
+            return _load_from_hub(load, source)
     except Exception as error:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise UserFault(
-            f"The encoder '{source}' cannot be loaded ({reason}); a local sentence-transformers folder works too: "
-            "st:/path/to/folder."
-        ) from error
+        raise UserFault(f"The {what} '{source}' cannot be loaded ({reason}); a {instead}/path/to/folder.") from error
 
 
-def _load_from_hub(kind: type[SentenceTransformer], source: str) -> SentenceTransformer:
+def _load_from_hub(load: Callable[..., T], source: str) -> T:
     try:
-        return kind(source, local_files_only=True)
+        return load(source, local_files_only=True)
     except Exception:
         from huggingface_hub import constants, get_session  # noqa: PLC0415
 
@@ -274,7 +280,7 @@ def _load_from_hub(kind: type[SentenceTransformer], source: str) -> SentenceTran
             raise
         # asked once: the library would try a hub that is out of reach for a minute
         get_session().head(constants.ENDPOINT, timeout=10)
-        return kind(source)
+        return load(source)
 
 
 @contextmanager

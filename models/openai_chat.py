@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..errors import CapabilityMissing, ModelFault, UserFault
 from .asking import ask_and_parse
@@ -13,9 +13,6 @@ from .interfaces import Capability, Choice, Completion, Message, Reply, Sampling
 from .openai_server import Server, listed, unknown_model
 from .option_probabilities import normalised, option_masses, told_apart
 from .thinking import CLOSE, OPEN, strip_thinking
-
-if TYPE_CHECKING:
-    pass
 
 Flavour = Literal["vllm", "openai"]
 T = TypeVar("T")

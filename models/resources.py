@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from ..errors import UserFault
 from ..settings import settings
 from .background import start_in_background
-from .interfaces import ChatModel, Encoder
+from .interfaces import ChatModel, Encoder, Judge
 from .metering import Metered, report_progress
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class Resources:
     """Open models and corpora.
 
     Give live objects to use them in place of what a context names: any chat model, encoder or retriever of ours, or of
-    LangChain's (chat model, embeddings, retriever, vector store).
+    LangChain's (chat model, embeddings, retriever, vector store); any entailment judge.
+    repeats_itself: of the chat models that were asked one prompt twice, whether they answered alike.
     """
 
     def __init__(
@@ -43,11 +44,14 @@ class Resources:
         llm: ChatModel | BaseChatModel | None = None,
         encoder: Encoder | Embeddings | None = None,
         retriever: Retriever | BaseRetriever | VectorStore | None = None,
+        judge: Judge | None = None,
     ) -> None:
         """Every argument is optional; what is left out is opened by name."""
         self._llm = None if llm is None else _as_chat_model(llm)
         self._encoder = None if encoder is None else _as_encoder(encoder)
         self._retriever = retriever
+        self._judge = judge
+        self.repeats_itself: dict[str, bool] = {}
         self._opened: dict[tuple[object, ...], Future[Any]] = {}
         self._metered: dict[tuple[str, int], Metered] = {}
         self._lock = threading.Lock()
@@ -74,19 +78,29 @@ class Resources:
 
         return await self._once(("encoder", name), open_it)
 
+    async def judge(self, name: str, llm: str, encoder: str, concurrency: int) -> Judge:
+        """The entailment judge of that name, over the chat model or the encoder named; `UserFault` for an unknown name."""
+
+        async def open_it() -> Judge:
+            from .judges import open_judge  # noqa: PLC0415 - for the graphs that judge
+
+            opened = await self.llm(llm, concurrency), await self.encoder(encoder)
+            return open_judge(name, *opened, settings().cache)
+
+        if self._judge is not None:
+            return self._judge
+        uses = () if name.startswith("nli:") else (llm, encoder, concurrency)  # weights of its own are opened once
+        return await self._once(("judge", name, *uses), open_it)
+
     async def retriever(
         self, corpus: str, chunker: str, encoder: str, on_error: Literal["refuse", "skip"] = "refuse"
     ) -> Retriever:
         """The index of a corpus under a chunker and an encoder, built at first use and kept in the cache folder."""
 
         async def open_it() -> Retriever:
-            if self._retriever is not None and not _is_langchain(self._retriever):
-                return cast("Retriever", self._retriever)
-            opened = await self.encoder(encoder)
             if self._retriever is not None:
-                from ..retrieval.langchain_retriever import LangChainRetriever  # noqa: PLC0415
-
-                return LangChainRetriever(cast("BaseRetriever | VectorStore", self._retriever), opened)
+                return await self._live(self._retriever, chunker, encoder)
+            opened = await self.encoder(encoder)
             from ..retrieval.index import cached_index  # noqa: PLC0415 - faiss loads when first needed
 
             return await cached_index(
@@ -99,6 +113,22 @@ class Resources:
             )
 
         return await self._once(("retriever", corpus, chunker, encoder, on_error), open_it)
+
+    async def _live(self, given: Retriever | BaseRetriever | VectorStore, chunker: str, encoder: str) -> Retriever:
+        """The caller's retriever; its documents are its chunks, unless they are to be cut anew by meaning."""
+        semantic = chunker.strip().startswith("semantic:")
+        if not _is_langchain(given) and not semantic:
+            return cast("Retriever", given)
+        from ..retrieval.index import chunker_for  # noqa: PLC0415 - faiss loads when first needed
+        from ..retrieval.langchain_retriever import LangChainRetriever  # noqa: PLC0415
+        from ..retrieval.rechunk import Rechunked  # noqa: PLC0415
+
+        opened = await self.encoder(encoder)
+        if _is_langchain(given):
+            live: Retriever = LangChainRetriever(cast("BaseRetriever | VectorStore", given), opened)
+        else:
+            live = cast("Retriever", given)
+        return Rechunked(live, await chunker_for(chunker, opened), opened) if semantic else live
 
     async def _once(self, key: tuple[object, ...], open_it: Callable[[], Awaitable[T]]) -> T:
         async def opening() -> T:

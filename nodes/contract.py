@@ -7,20 +7,35 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..errors import ContractFault
-from ..models.interfaces import ChatModel, Message, Sampling
+from ..models.interfaces import ChatModel, Completion, Message, Sampling
 
 T = TypeVar("T")
 
 
-async def ask(llm: ChatModel, messages: Sequence[Message], sampling: Sampling, parse: Callable[[str], T]) -> T:
-    """Complete and parse; a reply that breaks the contract is asked again once, then `ContractFault` leaves."""
-    reply = (await llm.complete(messages, replace(sampling, n=1))).text
+async def ask(
+    llm: ChatModel, messages: Sequence[Message], sampling: Sampling, parse: Callable[[str], T], *, whole: bool = False
+) -> T:
+    """Complete and parse; a reply that breaks the contract is asked again once, then `ContractFault` leaves.
+
+    whole: a reply that was cut off at `max_tokens` breaks it too.
+    """
+
+    def read(completion: Completion) -> T:
+        if whole and completion.finish_reason == "length":
+            raise ContractFault(f"it is longer than {sampling.max_tokens} tokens", completion.text)
+        return parse(completion.text)
+
+    completion = await _complete(llm, messages, sampling)
     try:
-        return parse(reply)
+        return read(completion)
     except ContractFault as fault:
         again: list[Message] = [
             *messages,
-            {"role": "assistant", "content": reply or "(nothing)"},
+            {"role": "assistant", "content": completion.text or "(nothing)"},
             {"role": "user", "content": f"This reply cannot be used: {fault.problem}. Reply again in the asked form."},
         ]
-    return parse((await llm.complete(again, replace(sampling, n=1))).text)
+    return read(await _complete(llm, again, sampling))
+
+
+async def _complete(llm: ChatModel, messages: Sequence[Message], sampling: Sampling) -> Completion:
+    return (await llm.complete(messages, replace(sampling, n=1))).completions[0]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from ..models.interfaces import Vectors
 from ..retrieval.pool import Pool
 from ..state.records import Chunk
 
@@ -28,6 +31,17 @@ def selectable(pool: Pool, k: int) -> tuple[int, list[str]]:
     elif len(pool) < k:
         warnings.append(f"There are only {len(pool)} chunks to select from, fewer than k = {k}; all are used.")
     return min(k, len(pool)), warnings
+
+
+def nearest(vectors: Vectors, vector: Vectors, count: int) -> list[int]:
+    """The rows of [N, d] of the highest cosines to [d], N or fewer, highest first; equals by row."""
+    similarity = vectors @ vector
+    if count >= len(similarity):
+        rows = np.arange(len(similarity))
+    else:  # all that are as near as the last one, so that equals at the cut are told apart by row
+        rows = np.flatnonzero(similarity >= np.partition(similarity, -count)[-count]) if count else np.arange(0)
+    ordered: list[int] = rows[np.lexsort((rows, -similarity[rows]))][:count].tolist()
+    return ordered
 
 
 def _cosine(pool: Pool, row: int) -> float:

@@ -57,7 +57,7 @@ async def what_fits(question: str, pool: Pool, answer_tokens: int, llm: ChatMode
     kept: list[int] = []
     for start in range(0, len(order), BATCH):
         batch = order[start : start + BATCH]
-        for row, tokens in zip(batch, await llm.count([_as_prompted(pool.chunk(row)) for row in batch]), strict=True):
+        for row, tokens in zip(batch, await llm.count([as_prompted(pool.chunk(row)) for row in batch]), strict=True):
             if tokens > room:
                 return [scored_chunk(pool, one) for one in sorted(kept)]
             room -= tokens
@@ -69,5 +69,6 @@ BATCH = 64
 """Chunks counted at a time."""
 
 
-def _as_prompted(chunk: Chunk) -> str:
+def as_prompted(chunk: Chunk) -> str:
+    """A chunk as it stands in a prompt, for counting its tokens."""
     return f'<passage number="1000">\n{chunk["title"]}\n{chunk["text"]}\n</passage>\n'

@@ -1,25 +1,37 @@
 """Documents cut into chunks whose texts are exact slices of the document.
 
 `words:N` cuts windows of N words (DF-RAG, section 4.1: 100, 200 or 300). `tokens:SIZE/OVERLAP` splits recursively at
-paragraphs, lines, words and characters, counted in an encoder's tokens (DENSE-RAG: 512/64).
+paragraphs, lines, words and characters, counted in an encoder's tokens (DENSE-RAG: 512/64). `semantic:TAU/TMAX` joins
+neighbouring sentences of like meaning (DENSE-RAG: 0.6/512); see `semantic_chunks`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Protocol
 
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
 from ..errors import UserFault
+from ..models.interfaces import Encoder
 from ..state.records import Chunk
 from .corpus import Document
 
 CountTokens = Callable[[str], int]
 
-CHUNKER_NAMES = "words:100, words:200, words:300 (any number of words), tokens:512/64 (size/overlap in tokens)"
+Progress = Callable[[int, int], None]
+"""Hears how much is done so far, and of how much."""
+
+Span = tuple[int, int]
+"""Where a piece of a text starts and ends, in characters."""
+
+CHUNKER_NAMES = (
+    "words:100, words:200, words:300 (any number of words), tokens:512/64 (size/overlap in tokens), "
+    "semantic:0.6/512 (smallest cosine of neighbouring sentences/most tokens)"
+)
 
 SMALLEST = 16
 """Tokens in the smallest chunk size: no single character has as many."""
@@ -29,20 +41,28 @@ COUNTED = 65_536
 
 
 class Chunker(Protocol):
-    """A way to cut documents. A document that is only white space has no chunks."""
+    """A way to cut documents."""
 
     @property
     def name(self) -> str:
         """The name it was opened by, in one spelling; stored in index manifests."""
         ...
 
-    def __call__(self, document: Document) -> list[Chunk]:
-        """The document's chunks in order, with ids `document#0`, `document#1`, ..."""
+    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> list[Chunk]:
+        """The chunks of all documents in order; a document that is only white space has none.
+
+        Ids are `document#0`, `document#1`, ..., with `#s` for semantic chunks, so that both cuts of a document can be
+        told apart. progress: hears of sentences, and only from a chunker that embeds them.
+        """
         ...
 
 
-def open_chunker(name: str, count: CountTokens | None = None) -> Chunker:
-    """The chunker of that name; `count` gives a text's number of tokens, without special ones, for `tokens:`."""
+def open_chunker(name: str, count: CountTokens | None = None, encoder: Encoder | None = None) -> Chunker:
+    """The chunker of that name.
+
+    count: a text's number of tokens, without special ones, for `tokens:` and `semantic:`; encoder: for `semantic:`.
+    Raises `UserFault` for an unknown name, sizes that cannot be, and a name whose needs are not given.
+    """
     if words := re.fullmatch(r"\s*words:(\d{1,9})\s*", name, re.ASCII):
         if size := int(words[1]):
             return WordWindows(size)
@@ -53,13 +73,31 @@ def open_chunker(name: str, count: CountTokens | None = None) -> Chunker:
                 f"The chunker '{name}' cannot be: the size is at least {SMALLEST} tokens and the overlap less than the "
                 "size, as in tokens:512/64."
             )
-        if count is None:
+        return TokenWindows(size, overlap, _needed(count, name))
+    elif semantic := re.fullmatch(r"\s*semantic:(-?\d{1,3}(?:\.\d{1,9})?)/(\d{1,9})\s*", name, re.ASCII):
+        from .semantic_chunks import SemanticChunks  # noqa: PLC0415 - it stands on this module
+
+        tau, most = float(semantic[1]), int(semantic[2])
+        if not -1 <= tau <= 1 or most < SMALLEST:
             raise UserFault(
-                f"The chunker '{name}' counts tokens and this encoder has no tokenizer to count with: use words:100, "
-                "or an encoder that runs on this machine."
+                f"The chunker '{name}' cannot be: the cosine is from -1 to 1 and the size at least {SMALLEST} tokens, "
+                "as in semantic:0.6/512."
             )
-        return TokenWindows(size, overlap, count)
+        if encoder is None:
+            raise UserFault(
+                f"The chunker '{name}' compares sentences and needs an encoder: give one, or use words:100."
+            )
+        return SemanticChunks(tau, most, _needed(count, name), encoder)
     raise UserFault(f"There is no chunker named '{name}': use one of {CHUNKER_NAMES}.")
+
+
+def _needed(count: CountTokens | None, name: str) -> CountTokens:
+    if count is None:
+        raise UserFault(
+            f"The chunker '{name}' counts tokens and this encoder has no tokenizer to count with: use words:100, "
+            "or an encoder that runs on this machine."
+        )
+    return count
 
 
 def embedding_text(chunk: Chunk) -> str:
@@ -79,12 +117,15 @@ class WordWindows:
         """See `Chunker.name`."""
         return f"words:{self._size}"
 
-    def __call__(self, document: Document) -> list[Chunk]:
-        """See `Chunker`; the space after a window belongs to it."""
+    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> list[Chunk]:
+        """See `Chunker.cut`; the space after a window belongs to it."""
+        return await asyncio.to_thread(lambda: [chunk for document in documents for chunk in self._cut(document)])
+
+    def _cut(self, document: Document) -> list[Chunk]:
         firsts = [word.start() for word in re.finditer(r"\S+", document.text)][:: self._size]
         starts = [0, *firsts[1:]] if firsts else []  # what stands before the first word belongs to the first window
         ends = [*starts[1:], len(document.text)]
-        return _chunks(document, zip(starts, ends, strict=False))
+        return slices(document, zip(starts, ends, strict=False))
 
 
 class TokenWindows:
@@ -101,23 +142,30 @@ class TokenWindows:
         """See `Chunker.name`."""
         return f"tokens:{self._size}/{self._overlap}"
 
-    def __call__(self, document: Document) -> list[Chunk]:
-        """See `Chunker`; a piece of nothing but white space is left out."""
+    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> list[Chunk]:
+        """See `Chunker.cut`; a piece of nothing but white space is left out."""
+        return await asyncio.to_thread(
+            lambda: [chunk for document in documents for chunk in slices(document, self.spans(document.text))]
+        )
+
+    def spans(self, text: str) -> Iterator[Span]:
+        """Where the pieces of a text are; those of nothing but white space are left out."""
         splitter = _PlacingSplitter(
             chunk_size=self._size, chunk_overlap=self._overlap, length_function=self._length, strip_whitespace=False
         )
-        pieces = splitter.split_text(document.text)
-        spans = ((piece.start, piece.start + len(piece)) for piece in pieces if isinstance(piece, _Placed))
-        return _chunks(document, (span for span in spans if document.text[slice(*span)].strip()))
+        for piece in splitter.split_text(text):
+            if isinstance(piece, _Placed) and piece.strip():
+                yield piece.start, piece.start + len(piece)
 
     def _length(self, text: str) -> int:
         return self._count_word(text) if len(text) <= 32 else self._count(text)
 
 
-def _chunks(document: Document, spans: Iterable[tuple[int, int]]) -> list[Chunk]:
+def slices(document: Document, spans: Iterable[Span], mark: str = "#") -> list[Chunk]:
+    """The chunks of a document at these places, numbered; mark: what stands between its id and the number."""
     return [
         {
-            "id": f"{document.id}#{number}",
+            "id": f"{document.id}{mark}{number}",
             "doc_id": document.id,
             "title": document.title,
             "text": document.text[start:end],

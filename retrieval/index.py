@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from ..errors import UserFault
 from ..models.interfaces import Encoder, Vectors
 from ..state.records import Chunk
-from .chunking import Chunker, embedding_text, open_chunker
+from .chunking import Chunker, Progress, embedding_text, open_chunker
 from .corpus import Corpus, read_corpus, shown
 from .index_files import FORMAT, Manifest, build_command, is_index, read_manifest, read_rows, sha256_of, write
 from .pool import Pool
+from .rechunk import documents_of
 
-Progress = Callable[[int, int], None]
-"""Hears how many chunks are embedded so far, and of how many."""
+SEMANTIC = "semantic:"
+"""How the names of semantic chunkers begin."""
 
 BATCH = 256
 """Chunks embedded between two reports of progress; their texts and vectors are all that building holds twice."""
@@ -42,11 +43,20 @@ class Index:
         self._rows = np.asarray(_Memory(vectors))
 
     @classmethod
-    async def build(cls, corpus: Corpus, chunker: Chunker, encoder: Encoder, progress: Progress | None = None) -> Index:
-        """Cut a corpus into chunks and embed them with their titles, a batch at a time."""
-        chunks = await asyncio.to_thread(
-            lambda: [chunk for document in corpus.documents for chunk in chunker(document)]
-        )
+    async def build(
+        cls,
+        corpus: Corpus,
+        chunker: Chunker,
+        encoder: Encoder,
+        progress: Progress | None = None,
+        comparing: Progress | None = None,
+    ) -> Index:
+        """Cut a corpus into chunks and embed them with their titles, a batch at a time.
+
+        progress: hears how many chunks are embedded; comparing: how many sentences are, before the chunks, where the
+        chunker embeds them.
+        """
+        chunks = await chunker.cut(corpus.documents, comparing)
         if not chunks:
             raise UserFault("The corpus has no chunks to index: give one with at least one text that is not empty.")
         vectors = faiss.IndexFlatIP(await encoder.dimension())
@@ -119,8 +129,9 @@ class Index:
 
 
 async def chunker_for(name: str, encoder: Encoder) -> Chunker:
-    """The chunker of that name; `tokens:` counts with the encoder's own tokenizer."""
-    return open_chunker(name, await encoder.token_counter() if name.strip().startswith("tokens:") else None)
+    """The chunker of that name; `tokens:` and `semantic:` count with the encoder's own tokenizer."""
+    counts = name.strip().startswith(("tokens:", SEMANTIC))
+    return open_chunker(name, await encoder.token_counter() if counts else None, encoder)
 
 
 async def cached_index(
@@ -134,24 +145,56 @@ async def cached_index(
 ) -> Index:
     """The index of a corpus, built once for its content, the encoder and the chunker, and loaded from the cache after.
 
-    An index folder in place of a corpus is loaded as it is, whatever its chunker.
+    An index folder in place of a corpus is loaded as it is, whatever its chunker; only where a `semantic:` chunker is
+    asked for and the folder has another, its documents are put together again from its chunks and cut anew.
+    progress: hears how many chunks are embedded, and with a `semantic:` chunker before that how many sentences.
     """
     path = _path(corpus_path)
     if await asyncio.to_thread(is_index, path):
-        return await Index.load(path, encoder)
+        return await _opened(path, chunker_name, encoder, cache_dir, progress)
     chunker = await chunker_for(chunker_name, encoder)
     corpus = await asyncio.to_thread(lambda: read_corpus(path, on_error=on_error))
-    key = json.dumps([FORMAT, await asyncio.to_thread(lambda: corpus.fingerprint), encoder.name, chunker.name])
-    folder = cache_dir / "indexes" / hashlib.sha256(key.encode()).hexdigest()[:32]
-    damaged = await asyncio.to_thread(is_index, folder)
-    try:
-        index = await Index.load(folder, encoder)
-    except UserFault:
-        index = await Index.build(corpus, chunker, encoder, progress)
-        if not await index.save(folder, replace=damaged):  # another process was faster
-            index = await Index.load(folder, encoder)
+    fingerprint = await asyncio.to_thread(lambda: corpus.fingerprint)
+
+    async def build() -> Index:
+        return await Index.build(corpus, chunker, encoder, progress, progress)
+
+    index = await _once([FORMAT, fingerprint, encoder.name, chunker.name], build, encoder, cache_dir)
     index.problems = corpus.problems
     return index
+
+
+async def _opened(folder: Path, name: str, encoder: Encoder, cache_dir: Path, progress: Progress | None) -> Index:
+    """An index folder's index, or the semantic one of the documents its chunks are from."""
+    if not name.strip().startswith(SEMANTIC):
+        return await Index.load(folder, encoder)
+    chunker = await chunker_for(name, encoder)
+    manifest = await asyncio.to_thread(read_manifest, folder)
+    if manifest.chunker == chunker.name:
+        return await Index.load(folder, encoder)
+
+    async def build() -> Index:
+        chunks = (await Index.load(folder, encoder))._chunks
+        corpus = Corpus(tuple(await asyncio.to_thread(documents_of, chunks)))
+        return await Index.build(corpus, chunker, encoder, progress, progress)
+
+    key = [FORMAT, "rechunked", manifest.chunks_sha256, encoder.name, chunker.name]
+    return await _once(key, build, encoder, cache_dir)
+
+
+async def _once(
+    key: Sequence[object], build: Callable[[], Awaitable[Index]], encoder: Encoder, cache_dir: Path
+) -> Index:
+    """The cached index of that key, built and saved where there is none, or none that is whole."""
+    folder = cache_dir / "indexes" / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+    damaged = await asyncio.to_thread(is_index, folder)
+    try:
+        return await Index.load(folder, encoder)
+    except UserFault:
+        index = await build()
+        if not await index.save(folder, replace=damaged):  # another process was faster
+            index = await Index.load(folder, encoder)
+        return index
 
 
 def _path(path: str | Path) -> Path:

@@ -15,3 +15,14 @@ DF_RAG_MODELS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """DF-RAG section 3.5: Llama 3.3 70B, multi-qa-mpnet-base-cos-v1, windows of 100, 200 or 300 words."""
+
+DENSE_MODELS: Mapping[str, Mapping[str, str]] = {
+    "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "tokens:256/32", "judge": "embedded"},
+    "paper": {
+        "llm": f"vllm:{LOCAL_SERVER}#meta-llama/Llama-3.1-8B-Instruct",
+        "encoder": "st:WhereIsAI/UAE-Large-V1",
+        "chunker": "tokens:512/64",
+        "judge": "llm",
+    },
+}
+"""DENSE section 6.1 and appendix G. The embedded encoder reads 256 tokens, so its chunks are no longer."""

@@ -75,3 +75,8 @@ def _add_costs(left: NodeUsage, right: NodeUsage) -> NodeUsage:
 def extend(left: list[T] | None, right: list[T] | None) -> list[T]:
     """Append a parallel node's items; None on the right begins anew."""
     return [] if right is None else [*(left or []), *right]
+
+
+def merge(left: dict[str, T] | None, right: dict[str, T] | None) -> dict[str, T]:
+    """Add a parallel node's entries; None on the right begins anew."""
+    return {} if right is None else {**(left or {}), **right}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from dubito.errors import UserFault
 from dubito.retrieval.chunking import embedding_text, open_chunker
 from dubito.retrieval.corpus import Document
 from dubito.state.records import Chunk
+from dubito.tests.scripted import ScriptedEncoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_text_splitters import RecursiveCharacterTextSplitter
@@ -23,7 +25,7 @@ texts = st.one_of(
 
 
 def pieces(name: str, text: str) -> list[Chunk]:
-    return open_chunker(name, count_words)(Document("doc", "Title", text))
+    return asyncio.run(open_chunker(name, count_words).cut([Document("doc", "Title", text)]))
 
 
 def count_words(text: str) -> int:
@@ -47,6 +49,15 @@ def test_word_windows_lose_and_reorder_nothing(text: str, size: int) -> None:
     counts = [len(chunk["text"].split()) for chunk in chunks]
     assert all(count == size for count in counts[:-1])
     assert all(1 <= count <= size for count in counts[-1:])
+
+
+@pytest.mark.parametrize("name", ["words:2", "tokens:16/4"])
+async def test_documents_are_cut_in_their_order_without_a_word(name: str) -> None:
+    documents = [Document("b", "B", "one two three"), Document("a", "A", "  "), Document("c", "", "four")]
+    chunks = await open_chunker(name, len).cut(documents, lambda *_: pytest.fail("there is nothing to wait for"))
+    assert [chunk["doc_id"] for chunk in chunks] == sorted("bbc" if name == "words:2" else "bc", key="bac".index)
+    assert [chunk["id"] for chunk in chunks if chunk["doc_id"] == "c"] == ["c#0"]
+    assert "".join(chunk["text"] for chunk in chunks) == "one two threefour"
 
 
 def test_a_word_window_keeps_its_space() -> None:
@@ -94,9 +105,23 @@ def test_a_blank_text_has_no_chunks(name: str, text: str) -> None:
     assert pieces(name, text) == []
 
 
-@pytest.mark.parametrize(("name", "canonical"), [("words:0300", "words:300"), (" tokens:512/064 ", "tokens:512/64")])
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("words:0300", "words:300"),
+        (" tokens:512/064 ", "tokens:512/64"),
+        ("semantic:0.6/512", "semantic:0.6/512"),
+        (" semantic:0.60/0512", "semantic:0.6/512"),
+        ("semantic:1.0/16", "semantic:1/16"),
+        ("semantic:-1/16", "semantic:-1/16"),
+        ("semantic:-0.0/16", "semantic:0/16"),
+        ("semantic:0.123456789/16", "semantic:0.123456789/16"),
+    ],
+)
 def test_names_have_one_spelling(name: str, canonical: str) -> None:
-    assert open_chunker(name, len).name == canonical
+    chunker = open_chunker(name, len, ScriptedEncoder())
+    assert chunker.name == canonical
+    assert open_chunker(canonical, len, ScriptedEncoder()).name == canonical
 
 
 @pytest.mark.parametrize(
@@ -111,11 +136,17 @@ def test_names_have_one_spelling(name: str, canonical: str) -> None:
         "words:٣",
         "tokens:512",
         "semantic",
+        "semantic:0.6",
+        "semantic:/512",
+        "semantic:nan/512",
+        "semantic:0.6/512/64",
+        "semantic:+0.6/512",
+        "semantic:٠/512",
         "words:9999999999",
     ],
 )
 def test_unknown_names_are_refused_and_valid_ones_shown(name: str) -> None:
-    with pytest.raises(UserFault, match=r"There is no chunker named .*words:100.*tokens:512/64"):
+    with pytest.raises(UserFault, match=r"There is no chunker named .*words:100.*tokens:512/64.*semantic:0.6/512"):
         open_chunker(name, len)
 
 
@@ -125,9 +156,21 @@ def test_impossible_sizes_are_refused(name: str) -> None:
         open_chunker(name, len)
 
 
-def test_tokens_need_a_counter() -> None:
-    with pytest.raises(UserFault, match="no tokenizer to count with"):
-        open_chunker("tokens:512/64")
+@pytest.mark.parametrize("name", ["semantic:1.01/512", "semantic:-2/512", "semantic:0.6/15", "semantic:0.6/0"])
+def test_impossible_cosines_and_sizes_are_refused(name: str) -> None:
+    with pytest.raises(UserFault, match=re.escape(f"'{name}' cannot be") + ".*semantic:0.6/512"):
+        open_chunker(name, len, ScriptedEncoder())
+
+
+@pytest.mark.parametrize("name", ["tokens:512/64", "semantic:0.6/512"])
+def test_tokens_need_a_counter(name: str) -> None:
+    with pytest.raises(UserFault, match=f"'{name}' counts tokens and this encoder has no tokenizer to count with"):
+        open_chunker(name, None, ScriptedEncoder())
+
+
+def test_sentences_need_an_encoder() -> None:
+    with pytest.raises(UserFault, match="needs an encoder"):
+        open_chunker("semantic:0.6/512", len)
 
 
 def test_the_title_is_embedded_with_every_chunk() -> None:

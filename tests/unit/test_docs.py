@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from dubito.graphs import df_rag, vanilla_rag
+from dubito.graphs import dense, dense_rag, df_rag, vanilla_rag
 from dubito.state.context import BaseContext
+from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
 
 ROOT = Path(__file__).parents[2]
@@ -22,17 +24,24 @@ def settings_table(context: type[BaseContext]) -> str:
     return "\n".join(rows)
 
 
-def test_df_rag_page_shows_the_compiled_graph_and_its_settings() -> None:
-    page = (ROOT / "docs" / "df_rag.md").read_text(encoding="utf-8")
-    assert df_rag.graph.get_graph().draw_mermaid().strip() in page
-    assert settings_table(DFRagContext) in page
+@pytest.mark.parametrize(
+    ("name", "modules", "context"),
+    [("df_rag", [df_rag], DFRagContext), ("dense_rag", [dense, dense_rag], DenseRagContext)],
+)
+def test_a_techniques_page_shows_its_graphs_and_its_settings(
+    name: str, modules: list[Any], context: type[BaseContext]
+) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for module in modules:
+        assert module.graph.get_graph().draw_mermaid().strip() in page
+    assert settings_table(context) in page
 
 
-@pytest.mark.parametrize("module", [df_rag, vanilla_rag])
+@pytest.mark.parametrize("module", [dense, dense_rag, df_rag, vanilla_rag])
 def test_drawn_graphs_are_those_of_the_code(module: object) -> None:
     graph = module.graph  # type: ignore[attr-defined]
     drawn = (ROOT / "docs" / "graphs" / f"{graph.name}.mmd").read_text(encoding="utf-8")
-    assert drawn.strip() == graph.get_graph().draw_mermaid().strip()
+    assert drawn.strip() == graph.get_graph(xray=True).draw_mermaid().strip()
 
 
 @pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda p: p.name)

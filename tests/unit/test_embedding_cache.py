@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blockbuster import blockbuster_ctx
-from dubito.models import embedding_cache
+from dubito.models import disk_cache, embedding_cache
 from dubito.models.embedding_cache import CachedEncoder
 from dubito.models.interfaces import Vectors
 
@@ -163,10 +163,10 @@ def test_processes_share_one_file(path: Path, caplog: pytest.LogCaptureFixture) 
 async def test_it_waits_for_another_process_that_is_making_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepare = embedding_cache._prepare
+    prepare = disk_cache._prepare
     busy = 3
 
-    def prepare_late(connection: sqlite3.Connection) -> None:
+    def prepare_late(connection: sqlite3.Connection, layout: disk_cache.Layout) -> None:
         nonlocal busy
         if busy:
             busy -= 1
@@ -174,9 +174,9 @@ async def test_it_waits_for_another_process_that_is_making_the_file(
             error = sqlite3.OperationalError("database is locked")
             error.sqlite_errorcode = sqlite3.SQLITE_BUSY
             raise error
-        prepare(connection)
+        prepare(connection, layout)
 
-    monkeypatch.setattr(embedding_cache, "_prepare", prepare_late)
+    monkeypatch.setattr(disk_cache, "_prepare", prepare_late)
     counting = Counting()
     cached = CachedEncoder(counting, path)
     for _ in range(2):

@@ -11,7 +11,19 @@ from typing import Any
 import dubito.prompts
 import pytest
 from dubito.errors import ContractFault
-from dubito.prompts import answer, choice, defuse, likelihood, plan, render, report
+from dubito.prompts import (
+    answer,
+    choice,
+    defuse,
+    entailment,
+    likelihood,
+    plan,
+    render,
+    rephrase,
+    report,
+    sufficient,
+    summary,
+)
 from dubito.state.messages import Message
 from dubito.state.records import Chunk
 from hypothesis import example, given
@@ -36,6 +48,12 @@ PROMPTS: dict[str, Callable[[], list[Message]]] = {
     "answer": lambda: answer.messages("Which river?", CHUNKS),
     "answer with notes": lambda: answer.messages("Which river?", CHUNKS, ["Find Ada: not found"]),
     "answer without chunks": lambda: answer.messages("Which river?", []),
+    "rephrase": lambda: rephrase.messages("The Lune flows past Lancaster."),
+    "entailment": lambda: entailment.messages("Which river?", "the Lune", "the Wyre"),
+    "sufficient": lambda: sufficient.messages("Which river?", CHUNKS),
+    "sufficient without chunks": lambda: sufficient.messages("Which river?", []),
+    "summary": lambda: summary.messages("Summarise the course.", CHUNKS),
+    "summary without chunks": lambda: summary.messages("Summarise the course.", []),
 }
 
 
@@ -68,11 +86,16 @@ def test_every_template_has_a_test_here() -> None:
         ("choice", {"step", "chunks"}),
         ("likelihood", {"chunks"}),
         ("answer", {"question", "chunks", "notes"}),
+        ("rephrase", {"text"}),
+        ("entailment", {"question", "first", "second"}),
+        ("sufficient", {"question", "chunks"}),
+        ("summary", {"question", "chunks"}),
     ],
 )
 def test_a_missing_input_is_an_error(name: str, needed: set[str]) -> None:
     inputs: dict[str, Any] = {
         "question": "q", "plan": ["a"], "step": "a", "notes": ["n"], "chunks": CHUNKS,
+        "text": "t", "first": "f", "second": "s",
     }  # fmt: skip
     render(name, **{key: inputs[key] for key in needed})
     for left_out in needed:
@@ -109,6 +132,10 @@ def test_templates_and_braces_in_data_are_text(data: str) -> None:
         (choice.messages(data, hostile), 3),
         (likelihood.messages(hostile), 2),
         (answer.messages(data, hostile, [data]), 4),
+        (rephrase.messages(data), 1),
+        (entailment.messages(data, data, data), 3),
+        (sufficient.messages(data, hostile), 3),
+        (summary.messages(data, hostile), 3),
     ]:
         assert messages[-1]["content"].count(data) == times
         assert all(data not in message["content"] for message in messages[:-1])
@@ -362,3 +389,45 @@ def test_a_model_that_repeats_itself_costs_no_time(run: str) -> None:
         with suppress(ContractFault):
             parse(reply)
     assert time.perf_counter() - start < 1
+
+
+# --- the rephrasing ---
+
+
+def test_a_rephrasing_is_taken_without_the_marks_around_it() -> None:
+    assert (
+        rephrase.parse(" <passage>\nPast Lancaster flows the Lune.\n</passage> ", "x")
+        == "Past Lancaster flows the Lune."
+    )
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        ("", "empty"),
+        (" \n<passage></passage>", "empty"),
+        ("The Lune flows past Lancaster.", "the text itself"),
+        ("the lune  flows past **Lancaster**!", "the text itself"),
+        ("I'm sorry, but I can't help with that.", "refuses"),
+        ("I’m sorry, I do not understand.", "refuses"),
+        ("Sorry, I must not.", "refuses"),
+        ("I cannot rewrite this text.", "refuses"),
+        ("Unfortunately, I am unable to assist.", "refuses"),
+        ("As an AI, I have no opinion.", "refuses"),
+    ],
+)
+def test_a_rephrasing_that_is_none_says_why(reply: str, problem: str) -> None:
+    with pytest.raises(ContractFault, match=problem):
+        rephrase.parse(reply, "The Lune flows past Lancaster.")
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ("I cannot swim, he said.", "He said that he was unable to swim."),
+        ("I am sorry about the flood, wrote the mayor.", "I'm sorry for the flood, the mayor wrote."),
+        ("Sorry tales were told.", "They told sad tales."),
+    ],
+)
+def test_a_rephrasing_that_only_sounds_like_a_refusal_is_taken(reply: str, text: str) -> None:
+    assert rephrase.parse(reply, text) == reply

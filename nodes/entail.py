@@ -1,0 +1,61 @@
+"""entail: how far the responses entail each other (DENSE section 4.2, equation 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..models.answer_text import normalised
+from ..models.interfaces import LABELS, Judge
+from ..models.resources import Resources
+from ..state.dense import DenseContext, DenseState
+from .measure import responses_of
+
+ENTAILMENT = LABELS.index("entailment")
+
+
+async def entail(state: DenseState, context: DenseContext, resources: Resources) -> DenseState:
+    """Link every two responses: W[i,j] = (E(r_i,r_j) + E(r_j,r_i)) / 2, W[i,i] = 1."""
+    judge = await judge_of(context, resources)
+    responses = responses_of(state)
+    pairs = [(a, b) for a in responses for b in responses]
+    found, warnings = await links(judge, state["question"], pairs)
+    n = len(responses)
+    return {"link": [found[row * n : (row + 1) * n] for row in range(n)], "warnings": warnings}
+
+
+async def judge_of(context: DenseContext, resources: Resources) -> Judge:
+    """The judge that the context names."""
+    return await resources.judge(context.judge, context.llm, context.encoder, context.concurrency)
+
+
+async def links(judge: Judge, question: str, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], list[str]]:
+    """For each pair of answers (E(a,b) + E(b,a)) / 2, which is 0, 0.5 or 1; E is 1 where entailment is likeliest.
+
+    Answers that are equal but for case, articles, punctuation and white space are linked without being judged, an empty
+    one with no other; each two distinct answers are judged once in each direction. What the judge cannot say is no
+    entailment, and a warning.
+    """
+    forms = {text: normalised(text) for pair in pairs for text in pair}
+    spoken = {form: text for text, form in reversed(forms.items()) if form}  # one wording for each form, the first
+    asked = list(dict.fromkeys((forms[a], forms[b]) for a, b in _both_ways(pairs) if _differ(forms[a], forms[b])))
+    said = await judge.judge(question, [(spoken[a], spoken[b]) for a, b in asked]) if asked else np.zeros((0, 3))
+    unsaid = sum(not np.isfinite(row).all() for row in said)
+    entailed = {
+        pair: bool(np.isfinite(row).all() and row.argmax() == ENTAILMENT) for pair, row in zip(asked, said, strict=True)
+    }
+
+    def entails(a: str, b: str) -> bool:
+        return forms[a] == forms[b] or entailed.get((forms[a], forms[b]), False)
+
+    warning = f"The judge '{judge.name}' could not say of {unsaid} pairs of answers; they count as not entailing."
+    return [(entails(a, b) + entails(b, a)) / 2 for a, b in pairs], [warning] if unsaid else []
+
+
+def _both_ways(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [ordered for a, b in pairs for ordered in ((a, b), (b, a))]
+
+
+def _differ(a: str, b: str) -> bool:
+    return bool(a) and bool(b) and a != b

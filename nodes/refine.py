@@ -1,0 +1,120 @@
+"""refine: prune unnecessary chunks, refill near the necessary ones (DENSE section 5.2, Algorithm 3 lines 27-38)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from ..models.interfaces import ChatModel, Vectors
+from ..models.resources import Resources
+from ..prompts import answer
+from ..retrieval.chunking import embedding_text
+from ..retrieval.pool import Pool
+from ..state.dense_rag import DenseRagContext, DenseRagState, Refill, Round, Stop
+from ..state.records import Chunk
+from .evidence import nearest, scored_chunk
+from .retrieve import as_prompted
+
+SPARE = 64
+"""Tokens of the window left free, beyond the longest answer, when chunks are added."""
+
+
+async def refine(state: DenseRagState, context: DenseRagContext, resources: Resources) -> DenseRagState:
+    """Drop the unnecessary chunks and add, for each necessary one, the nearest chunk that was not visited yet.
+
+    The rest keep their order and the added ones follow. Chunks that would not fit the model's window, or would make
+    the context larger than `max_chunks`, are not added.
+    """
+    pruned = [one["chunk_id"] for one in state["classified"] if one["kind"] == "unnecessary"]
+    rest = [chunk for chunk in state["chunks"] if chunk["id"] not in pruned]
+    refilled, added, warnings = await refill(state, rest, context, resources)
+    chunks = [*rest, *added]
+    stopped: Stop | None = None if chunks else "nothing_left"
+    if not pruned and not added:
+        stopped = "unchanged"
+    record: DenseRagState = {"rounds": [left(state, pruned, refilled)], "stopped": stopped, "warnings": warnings}
+    if stopped is not None:
+        return record
+    return {
+        **record,
+        "chunks": chunks,
+        "visited": {**state["visited"], **{chunk["id"]: chunk for chunk in added}},
+        "round": state["round"] + 1,
+        "sufficient": None,
+        "ablations": None,  # type: ignore[typeddict-item]
+        "classified": [],
+    }
+
+
+def left(state: DenseRagState, pruned: Sequence[str] = (), refilled: Sequence[Refill] = ()) -> Round:
+    """The record of a context that was measured and is now left."""
+    return {
+        "number": state["round"],
+        "chunking": state["chunking"],
+        "chunk_ids": [chunk["id"] for chunk in state["chunks"]],
+        "responses": state["responses"],
+        "link": state["link"],
+        "dse": state["dse"],
+        "sufficient": state["sufficient"],
+        "classified": state["classified"],
+        "pruned": list(pruned),
+        "refilled": list(refilled),
+    }
+
+
+async def refill(
+    state: DenseRagState, rest: Sequence[Chunk], context: DenseRagContext, resources: Resources
+) -> tuple[list[Refill], list[Chunk], list[str]]:
+    """The chunks to add, and for the sake of which ones."""
+    near = [one["chunk_id"] for one in state["classified"] if one["kind"] == context.refill_near]
+    near = near[: max(0, context.max_chunks - len(rest))]
+    if context.refinement != "full" or not near:
+        return [], [], []
+    retriever = await resources.retriever(context.corpus, state["chunking"], context.encoder, context.on_bad_record)
+    pool = await retriever.pool(state["question"], None)
+    encoder = await resources.encoder(context.encoder)
+    vectors = await encoder.embed([embedding_text(state["visited"][one]) for one in near])
+    found = await asyncio.to_thread(_unvisited, pool, vectors, near, set(state["visited"]))
+    llm = await resources.llm(context.llm, context.concurrency)
+    fitting = await how_many_fit(state["question"], rest, [chunk for _, chunk in found], context, llm)
+    warnings = [f"{len(found) - fitting} chunks were not added: the model's window is full."]
+    found = found[:fitting]
+    return [one for one, _ in found], [chunk for _, chunk in found], warnings if fitting < len(found) else []
+
+
+def _unvisited(
+    pool: Pool, vectors: Vectors, near: Sequence[str], visited: Collection[str]
+) -> list[tuple[Refill, Chunk]]:
+    """For each vector in turn the nearest chunk that is not visited and was not found for an earlier one."""
+    found: list[tuple[Refill, Chunk]] = []
+    taken = set(visited)
+    for one, vector in zip(near, vectors, strict=True):
+        # among so many there is one that is not taken, if there is any
+        rows = nearest(pool.vectors, vector, len(taken) + 1)
+        row = next((row for row in rows if pool.chunk(row)["id"] not in taken), None)
+        if row is None:
+            break
+        chunk = scored_chunk(pool, row)
+        taken.add(chunk["id"])
+        found.append(({"chunk_id": chunk["id"], "near": one, "similarity": _cosine(pool.vectors[row], vector)}, chunk))
+    return found
+
+
+def _cosine(a: Vectors, b: Vectors) -> float:
+    return float(np.clip(a @ b, -1, 1))
+
+
+async def how_many_fit(
+    question: str, rest: Sequence[Chunk], added: Sequence[Chunk], context: DenseRagContext, llm: ChatModel
+) -> int:
+    """How many of the added chunks, in their order, fit the window together with the rest and a rephrasing."""
+    window = await llm.window()
+    if window is None or not added:
+        return len(added)
+    asked = await llm.count([message["content"] for message in answer.messages(question, [])])
+    sizes = await llm.count([as_prompted(chunk) for chunk in [*rest, *added]])
+    room = window - context.max_answer_tokens - SPARE - sum(asked) - sum(sizes[: len(rest)])
+    totals = np.cumsum(sizes[len(rest) :]) + max(sizes) // 2  # a rephrasing may be half as long again
+    return int(np.count_nonzero(totals <= room))

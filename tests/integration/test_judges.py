@@ -1,0 +1,304 @@
+"""A real cross-encoder: its labels, its batches, its faults, and what another process finds of its judgements."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blockbuster import blockbuster_ctx
+from dubito.errors import ModelFault, UserFault
+from dubito.models import cross_encoder
+from dubito.models.cross_encoder import CrossEncoderJudge
+from dubito.models.encoders import SentenceTransformersEncoder
+from dubito.models.interfaces import LABELS, Judge
+from dubito.models.judges import SimilarityJudge, open_judge
+from dubito.models.weights import minilm_folder
+from dubito.tests.scripted import ScriptedChat, ScriptedEncoder
+
+pytestmark = pytest.mark.weights
+
+QUESTION = "What is the woman doing?"
+PAIRS = [
+    ("A woman is playing the guitar on a stage.", "A woman is making music."),
+    ("A woman is playing the guitar on a stage.", "The woman is asleep in her bed at home."),
+    ("A woman is playing the guitar.", "The woman is famous for her many songs."),
+    ("", "music"),
+]
+
+
+@pytest.fixture(scope="session")
+def folder(test_data: Path) -> Path:
+    pytest.importorskip("transformers")
+    return test_data / "models" / "nli-minilm"
+
+
+@pytest.fixture(scope="session")
+def judge(folder: Path) -> CrossEncoderJudge:
+    return CrossEncoderJudge(f"nli:{folder}", str(folder))
+
+
+def by_hand(folder: Path, pairs: list[tuple[str, str]]) -> np.ndarray[Any, Any]:
+    """Columns as in the folder's config, one pair at a time."""
+    import torch  # noqa: PLC0415
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer  # noqa: PLC0415
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = [model(**tokenizer(a, b, return_tensors="pt", truncation=True)).logits[0].double() for a, b in pairs]
+    return np.stack([(row - row.logsumexp(0)).exp().numpy() for row in logits])
+
+
+def altered(folder: Path, copy: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text())
+    change(config)
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+def labelled(*names: str) -> Callable[[dict[str, Any]], None]:
+    def change(config: dict[str, Any]) -> None:
+        config["id2label"] = {str(i): name for i, name in enumerate(names)}
+        config["label2id"] = {name: i for i, name in enumerate(names)}
+
+    return change
+
+
+async def test_it_agrees_with_transformers_on_question_and_answers(folder: Path, judge: CrossEncoderJudge) -> None:
+    judged = await judge.judge(QUESTION, PAIRS)
+    alone = await asyncio.to_thread(by_hand, folder, [(f"{QUESTION} {a}", f"{QUESTION} {b}") for a, b in PAIRS])
+    # the folder's own order is contradiction, neutral, entailment
+    np.testing.assert_allclose(judged, alone[:, ::-1], atol=1e-5)
+    assert [LABELS[i] for i in judged[:2].argmax(axis=1)] == ["entailment", "contradiction"]
+    np.testing.assert_allclose(judged.sum(axis=1), 1)
+    assert (await judge.judge(QUESTION, [])).shape == (0, 3)
+
+
+async def test_the_question_and_the_direction_matter(judge: CrossEncoderJudge) -> None:
+    judged = await judge.judge(QUESTION, PAIRS)
+    assert np.abs(judged - await judge.judge("Where is the nearest station?", PAIRS)).max() > 0.05
+    assert np.abs(judged - await judge.judge(QUESTION, [(b, a) for a, b in PAIRS])).max() > 0.05
+
+
+async def test_a_batch_is_as_good_as_one_at_a_time(judge: CrossEncoderJudge) -> None:
+    words = ["a", "woman", "is", "playing", "music", "on", "stage", "while", "others", "are", "asleep", "at", "home"]
+    draw = np.random.default_rng(0)
+    texts = [" ".join(draw.choice(words, size=1 + i % 23)) for i in range(3 * cross_encoder.BATCH)]
+    pairs = list(zip(texts, reversed(texts), strict=True))
+    together = await judge.judge(QUESTION, pairs)
+    picked = [0, 1, 22, 23, 50, len(pairs) - 1]
+    for i in picked:
+        np.testing.assert_allclose(together[i], (await judge.judge(QUESTION, [pairs[i]]))[0], atol=1e-5)
+
+
+async def test_the_order_of_the_labels_is_the_configs(folder: Path, judge: CrossEncoderJudge, tmp_path: Path) -> None:
+    judged = await judge.judge(QUESTION, PAIRS)
+    names = labelled("Entail", "CONTRADICTION", "neutral")
+    other = await asyncio.to_thread(altered, folder, tmp_path / "other", names)
+    # outputs 0, 1, 2 were contradiction, neutral, entailment: now they are the first, third and second column
+    permuted = await CrossEncoderJudge("nli:other", str(other)).judge(QUESTION, PAIRS)
+    np.testing.assert_allclose(permuted, judged[:, [2, 0, 1]], atol=1e-6)
+
+
+async def test_two_labels_have_no_contradiction(folder: Path, tmp_path: Path) -> None:
+    def make() -> str:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer  # noqa: PLC0415
+
+        two: Any = AutoModelForSequenceClassification.from_pretrained(
+            folder, id2label={0: "not_entailment", 1: "entailment"}, num_labels=2, ignore_mismatched_sizes=True
+        )
+        two.save_pretrained(tmp_path / "two")
+        AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "two")
+        return str(tmp_path / "two")
+
+    source = await asyncio.to_thread(make)
+    judge = CrossEncoderJudge("nli:two", source)
+    judged = await judge.judge(QUESTION, PAIRS)
+    alone = await asyncio.to_thread(by_hand, Path(source), [(f"{QUESTION} {a}", f"{QUESTION} {b}") for a, b in PAIRS])
+    np.testing.assert_allclose(judged[:, 0], alone[:, 1], atol=1e-5)
+    np.testing.assert_array_equal(judged[:, 2], 0)
+    np.testing.assert_allclose(judged.sum(axis=1), 1)
+    model: Any = judge._model
+    model._model.classifier.bias.data[0] = np.nan
+    # where it could not say, it does not deny a contradiction either
+    assert np.isnan(await judge.judge(QUESTION, PAIRS)).all()
+
+
+async def test_unnamed_labels_are_refused(folder: Path, tmp_path: Path) -> None:
+    unnamed = labelled("LABEL_0", "LABEL_1", "LABEL_2")
+    source = await asyncio.to_thread(altered, folder, tmp_path / "unnamed", unnamed)
+    with pytest.raises(UserFault, match=r"id2label is \{0: 'LABEL_0', 1: 'LABEL_1', 2: 'LABEL_2'\}"):
+        await CrossEncoderJudge("nli:unnamed", str(source)).judge(QUESTION, PAIRS)
+    with pytest.raises(UserFault, match="id2label"):
+        await CrossEncoderJudge("nli:minilm", str(minilm_folder())).judge(QUESTION, PAIRS)
+
+
+async def test_long_and_odd_texts_are_judged(judge: CrossEncoderJudge) -> None:
+    long = "word " * 3000
+    odd = [(long, "short"), ("short", long), (long, long), ("", ""), ("\0", "\ud800"), ("[SEP]", "🙂")]
+    judged = await judge.judge(QUESTION, odd)
+    np.testing.assert_allclose(judged.sum(axis=1), 1)
+    # of a long first answer something is cut, and nothing of a short second one
+    other = await judge.judge(QUESTION, [(long, "something else entirely")])
+    assert np.abs(other[0] - judged[0]).max() > 1e-4
+
+
+async def test_without_a_limit_of_the_tokenizer_the_models_own_holds(folder: Path, tmp_path: Path) -> None:
+    source = await asyncio.to_thread(altered, folder, tmp_path / "limitless", lambda _: None)
+
+    def lift() -> None:
+        settings = json.loads((source / "tokenizer_config.json").read_text())
+        del settings["model_max_length"]
+        (source / "tokenizer_config.json").write_text(json.dumps(settings))
+
+    await asyncio.to_thread(lift)
+    judged = await CrossEncoderJudge("nli:limitless", str(source)).judge(QUESTION, [("word " * 3000, "short")])
+    np.testing.assert_allclose(judged.sum(axis=1), 1)
+
+
+async def test_numbers_that_are_not_finite_make_a_row_of_nan(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = open_judge(f"nli:{folder}", ScriptedChat(), ScriptedEncoder(), tmp_path)
+    batch = cross_encoder._Classifier._batch
+    calls: list[int] = []
+
+    def spoilt(model: Any, texts: list[tuple[str, str]]) -> Any:
+        calls.append(len(texts))
+        forward = model._model.forward
+
+        def forward_spoilt(*args: Any, **inputs: Any) -> Any:
+            output = forward(*args, **inputs)
+            for i, (_, hypothesis) in enumerate(texts):
+                if hypothesis.endswith("music."):
+                    output.logits[i, 1] = np.nan
+                if hypothesis.endswith("home."):
+                    output.logits[i] = np.inf
+            return output
+
+        monkeypatch.setattr(model._model, "forward", forward_spoilt)
+        try:
+            return batch(model, texts)
+        finally:
+            monkeypatch.setattr(model._model, "forward", forward)
+
+    monkeypatch.setattr(cross_encoder._Classifier, "_batch", spoilt)
+    for _ in range(2):
+        judged = await judge.judge(QUESTION, PAIRS)
+        np.testing.assert_array_equal(np.isnan(judged).sum(axis=1), [3, 3, 0, 0])
+    assert calls == [4, 2]  # what it could not say is not remembered
+
+
+async def test_what_torch_cannot_do_is_the_models_fault(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA out of memory.\nTried to allocate")
+
+    monkeypatch.setattr(cross_encoder._Classifier, "_batch", fail)
+    with pytest.raises(ModelFault, match=r"nli:x: torch failed: CUDA out of memory\.$"):
+        await CrossEncoderJudge("nli:x", str(folder)).judge(QUESTION, PAIRS)
+
+
+async def test_it_loads_once_for_callers_at_once_and_never_blocks_the_loop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[str] = []
+    load = cross_encoder._Classifier.__init__
+
+    def counted(self: Any, source: str) -> None:
+        loads.append(source)
+        load(self, source)
+
+    monkeypatch.setattr(cross_encoder._Classifier, "__init__", counted)
+    judge = CrossEncoderJudge("nli:x", str(folder))
+    with blockbuster_ctx():
+        rows = await asyncio.gather(*(judge.judge(QUESTION, [pair]) for pair in PAIRS * 2))
+    assert len(loads) == 1
+    for row, again in zip(rows[:4], rows[4:], strict=True):
+        np.testing.assert_array_equal(row, again)
+
+
+def test_another_process_finds_the_judgements_without_loading_the_model(folder: Path, tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from dubito.models import cross_encoder\n"
+        "from dubito.models.judges import open_judge\n"
+        "from dubito.tests.integration.test_judges import PAIRS, QUESTION\n"
+        "passes = []\n"
+        "batch = cross_encoder._Classifier._batch\n"
+        "cross_encoder._Classifier._batch = lambda model, texts: passes.append(len(texts)) or batch(model, texts)\n"
+        "judge = open_judge('nli:' + sys.argv[1], None, None, __import__('pathlib').Path(sys.argv[2]))\n"
+        "rows = asyncio.run(judge.judge(QUESTION, PAIRS)).tolist()\n"
+        "print(rows, passes, judge._judge._model is not None)\n"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(tmp_path / "cache")]
+    runs = [subprocess.run(command, capture_output=True, text=True, timeout=200, check=True) for _ in range(2)]
+    assert [run.stderr for run in runs] == ["", ""]
+    assert runs[0].stdout.endswith("[4] True\n")
+    assert runs[1].stdout == runs[0].stdout.replace("[4] True\n", "[] False\n")
+    assert [path.name for path in (tmp_path / "cache").glob("*.sqlite")] == ["judgements.sqlite"]
+
+
+async def test_relabelled_weights_do_not_get_the_old_judgements(folder: Path, tmp_path: Path) -> None:
+    copy = await asyncio.to_thread(altered, folder, tmp_path / "copy", lambda _: None)
+
+    def opened() -> Judge:
+        return open_judge(f"nli:{copy}", ScriptedChat(), ScriptedEncoder(), tmp_path / "cache")
+
+    judged = await opened().judge(QUESTION, PAIRS)
+    await asyncio.to_thread(shutil.rmtree, copy)
+    await asyncio.to_thread(altered, folder, copy, labelled("entailment", "neutral", "contradiction"))
+    np.testing.assert_allclose(await opened().judge(QUESTION, PAIRS), judged[:, ::-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("offline", ["1", "0"])
+def test_a_hub_that_is_out_of_reach_is_given_up_soon(offline: str, tmp_path: Path) -> None:
+    code = (
+        "import asyncio, pathlib, sys; from dubito.errors import UserFault;"
+        "from dubito.models.judges import open_judge\n"
+        "judge = open_judge('nli:nobody/no-such-judge', None, None, pathlib.Path(sys.argv[1]))\n"
+        "try: asyncio.run(judge.judge('q', [('a', 'b')]))\n"
+        "except UserFault as fault: print(fault)"
+    )
+    # a port that nothing listens on, so that the test asks no real hub
+    surroundings = {**os.environ, "HF_HUB_OFFLINE": offline, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True, text=True, timeout=100, check=True, env=surroundings,
+    )  # fmt: skip
+    assert "The judge 'nobody/no-such-judge' cannot be loaded" in done.stdout
+    assert "local folder with a sequence classifier works too: nli:/path/to/folder" in done.stdout
+
+
+async def test_weights_that_are_no_weights_are_refused(folder: Path, tmp_path: Path) -> None:
+    source = await asyncio.to_thread(altered, folder, tmp_path / "broken", lambda _: None)
+    await asyncio.to_thread((source / "model.safetensors").write_bytes, b"nothing")
+    with pytest.raises(UserFault, match=r"cannot be loaded.*works too: nli:"):
+        await CrossEncoderJudge("nli:x", str(source)).judge(QUESTION, PAIRS)
+
+
+async def test_its_skill_is_that_of_its_readme_or_better(test_data: Path, judge: CrossEncoderJudge) -> None:
+    # it was trained on a part of these, so that it may do better than the 68 % of its README, but a wrong order of the
+    # labels or a wrong pairing of the texts would leave it far behind
+    lines = await asyncio.to_thread((test_data / "data" / "nli" / "snli_dev.jsonl").read_text)
+    records = [json.loads(line) for line in lines.splitlines()[:200]]
+    judged = await judge.judge("", [(record["premise"], record["hypothesis"]) for record in records])
+    right = [LABELS[i] == record["label"] for i, record in zip(judged.argmax(axis=1), records, strict=True)]
+    assert np.mean(right) > 0.68
+
+
+async def test_similar_short_answers_are_taken_for_the_same() -> None:
+    encoder = SentenceTransformersEncoder("embedded", str(minilm_folder()))
+    same = [("Barack Obama", "President Barack Obama"), ("the Lune", "River Lune")]
+    different = [("Paris", "Berlin"), ("1914", "a painter")]
+    judged = await SimilarityJudge("embedded", encoder).judge(QUESTION, same + different)
+    np.testing.assert_array_equal(judged.argmax(axis=1), [0, 0, 1, 1])
