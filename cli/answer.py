@@ -10,9 +10,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ..state.dense import DenseContext
 from ..state.records import Chunk, Usage
 from .run import Run
 from .screen import clean, counted, duration, shorten
+from .view_dense import verdict
+from .view_dense_rag import STOPS
 
 MOST_EVIDENCE = 10
 """Chunks shown below an answer; the others are counted."""
@@ -22,24 +25,47 @@ def settings_line(run: Run) -> RenderableType:
     """What is about to run."""
     context = run.context
     names = f"corpus {context.corpus}, chat model {context.llm}, encoder {context.encoder}"
+    if isinstance(context, DenseContext):
+        names += f", judge {context.judge}"
     return Text(clean(f"{run.graph.name}: {names}, k = {context.k}"), "dim")
 
 
-def answer_panel(output: Mapping[str, Any], seconds: float) -> RenderableType:
-    """The answer, what it was made from, what went wrong on the way, what it cost."""
-    parts: list[RenderableType] = [answer_text(output), Text(), *_grounds(output), Text(cost(output, seconds), "dim")]
+def answer_panel(run: Run) -> RenderableType:
+    """The answer, how far it can be relied on, what it was made from, what went wrong on the way, what it cost."""
+    parts: list[RenderableType] = [answer_text(run.output), Text(), *_reliance(run), *_grounds(run.output)]
+    parts.append(Text(cost(run.output, run.seconds), "dim"))
     return Panel(Group(*parts), title="Answer", title_align="left", border_style="green")
 
 
-def grounds_and_cost(output: Mapping[str, Any], seconds: float) -> RenderableType:
+def grounds_and_cost(run: Run) -> RenderableType:
     """The same without a frame and without the answer."""
-    return Group(*_grounds(output), Text(cost(output, seconds)), Text())
+    return Group(*_reliance(run), *_grounds(run.output), Text(cost(run.output, run.seconds)), Text())
 
 
 def answer_text(output: Mapping[str, Any]) -> Text:
     """The answer, in as many lines as the model gave it."""
     text = clean(str(output.get("answer") or ""), lines=True).strip()
     return Text(text, "bold") if text else Text("(the model gave no answer)", "dim")
+
+
+def _reliance(run: Run) -> list[RenderableType]:
+    """How certain the answer is, for the graphs that measure it, and how many contexts it took."""
+    output = run.output
+    if "dse" not in output:
+        return []
+    said: list[RenderableType] = [Text(verdict(output, run.context), "green" if output["certain"] else "yellow")]
+    if "stopped" in output:
+        measured = f"{counted(len(output['rounds']), 'context')} measured; it ended because {STOPS[output['stopped']]}."
+        said.append(Text(f"{measured}{_JUDGED[output['sufficient']]}"))
+    return [*said, Text()]
+
+
+_JUDGED = {
+    True: " The model finds the context sufficient.",
+    False: " The model finds the context insufficient.",
+    None: "",
+}
+"""Of the output's `sufficient`."""
 
 
 def _grounds(output: Mapping[str, Any]) -> list[RenderableType]:

@@ -5,6 +5,11 @@ node_start   a node began: its input
 llm_call     a node's model call ended: request, reply, tokens, seconds
 node_end     a node ended: its update of the state or its error, seconds
 end          last line: the output, or the error that ended the run
+
+A step's `namespace` names the subgraph runs it is in as 'node:task', outermost first; the `node_start` line of that
+task holds what the subgraph was begun with. So of a step of `dense` within `dense_rag`, whose namespace is
+["dense:TASK"], the round is `input.round` of the node_start line whose task is TASK, and `input.chunking` says what
+cut its chunks.
 """
 
 from __future__ import annotations

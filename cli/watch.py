@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +16,9 @@ from rich.live import Live
 from .answer import answer_panel, answer_text, grounds_and_cost, settings_line
 from .run import Event, ModelCall, NodeEnd, NodeStart, Progress, Run, State
 from .screen import show
+from .steps import Step, Task
 from .trace import Trace
-from .view import Step, Task, block
+from .view import block
 
 
 def follow(run: Run, trace: Path | None, screen: Console | None) -> None:
@@ -41,6 +43,8 @@ class Watch:
         self._run, self._console = run, console
         self._open: dict[tuple[tuple[str, ...], str], Step] = {}
         self._states: dict[tuple[str, ...], Mapping[str, Any]] = {}
+        self._runs: Counter[tuple[tuple[str, ...], str]] = Counter()
+        self._numbers: dict[str, int] = {}
         self._live: Live | None = None
         if console.is_interactive:
             # redrawn by the thread that changes what it shows, so nothing is drawn half changed
@@ -66,7 +70,7 @@ class Watch:
         if isinstance(event, State):
             self._states[event.namespace] = event.values
         elif isinstance(event, NodeStart):
-            self._step_of(event).tasks[event.task] = Task(event)
+            self._begin(event)
         elif isinstance(event, NodeEnd):
             self._end(event)
         elif isinstance(event, ModelCall | Progress):
@@ -76,16 +80,28 @@ class Watch:
 
     def finish(self) -> None:
         """Show the answer."""
-        output, seconds = self._run.output, self._run.seconds
         if self._console.is_terminal:
-            self._console.print(answer_panel(output, seconds))
+            self._console.print(answer_panel(self._run))
         else:
-            show(self._console, grounds_and_cost(output, seconds))
-            self._console.print(answer_text(output), soft_wrap=True)  # last, and in one piece for who reads the pipe
+            show(self._console, grounds_and_cost(self._run))
+            # last, and in one piece for who reads the pipe
+            self._console.print(answer_text(self._run.output), soft_wrap=True)
 
-    def _step_of(self, event: NodeStart) -> Step:
-        state = self._states.get(event.namespace, {})
-        return self._open.setdefault((event.namespace, event.node), Step(event.node, event.namespace, event.at, state))
+    def _begin(self, event: NodeStart) -> None:
+        key = (event.namespace, event.node)
+        self._runs[key] += 1
+        self._numbers[event.task] = self._runs[key]
+        if key not in self._open:
+            path = tuple(self._named(run) for run in event.namespace)
+            state = self._states.get(event.namespace, {})
+            self._open[key] = Step(event.node, path, event.at, state, self._run.context)
+        self._open[key].tasks[event.task] = Task(event)
+
+    def _named(self, run: str) -> str:
+        """A subgraph's run 'node:task' as it is to be called: by its node, and from the second run on its number."""
+        node, _, task = run.partition(":")
+        number = self._numbers.get(task, 1)
+        return node if number == 1 else f"{node} {number}"
 
     def _end(self, event: NodeEnd) -> None:
         key = (event.namespace, event.node)
@@ -95,7 +111,8 @@ class Watch:
         step.tasks[event.task].end = event
         if not step.running:
             del self._open[key]
-            show(self._console, block(step))
+            if (shown := block(step)) is not None:
+                show(self._console, shown)
 
     def _count(self, event: ModelCall | Progress) -> None:
         step = self._open.get((event.namespace, event.node))
@@ -106,4 +123,4 @@ class Watch:
 
     def _under_way(self) -> RenderableType:
         now = time.monotonic()
-        return Group(*(block(step, now) for step in self._open.values()))
+        return Group(*(block(step, now) or "" for step in self._open.values()))

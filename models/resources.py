@@ -79,7 +79,7 @@ class Resources:
         return await self._once(("encoder", name), open_it)
 
     async def judge(self, name: str, llm: str, encoder: str, concurrency: int) -> Judge:
-        """The entailment judge of that name, over the chat model or the encoder named; `UserFault` for an unknown name."""
+        """The entailment judge of that name, over this chat model or encoder; `UserFault` for an unknown name."""
 
         async def open_it() -> Judge:
             from .judges import open_judge  # noqa: PLC0415 - for the graphs that judge
@@ -110,6 +110,7 @@ class Resources:
                 settings().cache,
                 on_error=on_error,
                 progress=lambda done, total: report_progress(f"indexing {corpus}", done, total),
+                comparing=lambda done, total: report_progress(f"comparing sentences of {corpus}", done, total),
             )
 
         return await self._once(("retriever", corpus, chunker, encoder, on_error), open_it)

@@ -142,29 +142,38 @@ async def cached_index(
     *,
     on_error: Literal["refuse", "skip"] = "refuse",
     progress: Progress | None = None,
+    comparing: Progress | None = None,
 ) -> Index:
     """The index of a corpus, built once for its content, the encoder and the chunker, and loaded from the cache after.
 
     An index folder in place of a corpus is loaded as it is, whatever its chunker; only where a `semantic:` chunker is
     asked for and the folder has another, its documents are put together again from its chunks and cut anew.
-    progress: hears how many chunks are embedded, and with a `semantic:` chunker before that how many sentences.
+    progress: hears how many chunks are embedded; comparing: with a `semantic:` chunker before that how many sentences.
     """
     path = _path(corpus_path)
     if await asyncio.to_thread(is_index, path):
-        return await _opened(path, chunker_name, encoder, cache_dir, progress)
+        return await _opened(path, chunker_name, encoder, cache_dir, progress=progress, comparing=comparing)
     chunker = await chunker_for(chunker_name, encoder)
     corpus = await asyncio.to_thread(lambda: read_corpus(path, on_error=on_error))
     fingerprint = await asyncio.to_thread(lambda: corpus.fingerprint)
 
     async def build() -> Index:
-        return await Index.build(corpus, chunker, encoder, progress, progress)
+        return await Index.build(corpus, chunker, encoder, progress, comparing)
 
     index = await _once([FORMAT, fingerprint, encoder.name, chunker.name], build, encoder, cache_dir)
     index.problems = corpus.problems
     return index
 
 
-async def _opened(folder: Path, name: str, encoder: Encoder, cache_dir: Path, progress: Progress | None) -> Index:
+async def _opened(
+    folder: Path,
+    name: str,
+    encoder: Encoder,
+    cache_dir: Path,
+    *,
+    progress: Progress | None,
+    comparing: Progress | None,
+) -> Index:
     """An index folder's index, or the semantic one of the documents its chunks are from."""
     if not name.strip().startswith(SEMANTIC):
         return await Index.load(folder, encoder)
@@ -176,7 +185,7 @@ async def _opened(folder: Path, name: str, encoder: Encoder, cache_dir: Path, pr
     async def build() -> Index:
         chunks = (await Index.load(folder, encoder))._chunks
         corpus = Corpus(tuple(await asyncio.to_thread(documents_of, chunks)))
-        return await Index.build(corpus, chunker, encoder, progress, progress)
+        return await Index.build(corpus, chunker, encoder, progress, comparing)
 
     key = [FORMAT, "rechunked", manifest.chunks_sha256, encoder.name, chunker.name]
     return await _once(key, build, encoder, cache_dir)

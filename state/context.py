@@ -49,8 +49,8 @@ class BaseContext(BaseModel):
     chunker: str = Field(
         default=PRESET,
         title="Chunker",
-        description="words:N for windows of N words, tokens:SIZE/OVERLAP for recursive splitting, semantic:TAU/TMAX for "
-        "sentences of like meaning; or 'preset'.",
+        description="words:N for windows of N words, tokens:SIZE/OVERLAP for recursive splitting, "
+        "semantic:TAU/TMAX for sentences of like meaning; or 'preset'.",
     )
     on_bad_record: Literal["refuse", "skip"] = Field(
         default="refuse",

@@ -17,7 +17,7 @@ DF_RAG_MODELS: Mapping[str, Mapping[str, str]] = {
 """DF-RAG section 3.5: Llama 3.3 70B, multi-qa-mpnet-base-cos-v1, windows of 100, 200 or 300 words."""
 
 DENSE_MODELS: Mapping[str, Mapping[str, str]] = {
-    "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "tokens:256/32", "judge": "embedded"},
+    "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "tokens:128/16", "judge": "embedded"},
     "paper": {
         "llm": f"vllm:{LOCAL_SERVER}#meta-llama/Llama-3.1-8B-Instruct",
         "encoder": "st:WhereIsAI/UAE-Large-V1",
@@ -25,4 +25,4 @@ DENSE_MODELS: Mapping[str, Mapping[str, str]] = {
         "judge": "llm",
     },
 }
-"""DENSE section 6.1 and appendix G. The embedded encoder reads 256 tokens, so its chunks are no longer."""
+"""DENSE section 6.1 and appendix G. The embedded models are small and slow on a CPU, and so are their chunks."""

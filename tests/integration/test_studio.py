@@ -29,6 +29,8 @@ from urllib.request import urlopen
 import dubito
 import httpx
 import pytest
+from dubito.state.dense import DenseContext
+from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from pytest_httpserver import HTTPServer
@@ -44,7 +46,14 @@ LANGGRAPH_JSON = Path(dubito.__file__).parent / "langgraph.json"
 START_LIMIT_S = 90
 STOP_LIMIT_S = 20
 QUESTION = {"question": "Who founded the newspaper that first printed the novel The Salt Road?"}
-CONTEXTS: dict[str, Any] = {"df_rag": DFRagContext, "vanilla_rag": VanillaRagContext}
+CONTEXTS: dict[str, Any] = {
+    "dense": DenseContext,
+    "dense_rag": DenseRagContext,
+    "df_rag": DFRagContext,
+    "vanilla_rag": VanillaRagContext,
+}
+INPUTS = {"dense": {"question", "chunks", "rephrased"}}
+REWRITTEN = "To say it in another way, "
 
 
 @dataclass
@@ -75,8 +84,13 @@ class ScriptedServer:
         elif "how well a set of passages" in system:
             steps = user.partition("Passages")[0].count(") ")
             role, text = "evaluator", "\n".join(f"{i}) score: 3 | answer: fact {i}" for i in range(1, steps + 1))
+        elif "You rewrite texts" in system:
+            role, text = "rephraser", REWRITTEN + user.split("\n")[1]
+        elif "enough to answer" in system:
+            role, text = "self-evaluation", "no"
         else:
-            role, text = "generator", "Beatrix Hale"
+            # an answer that does not survive a rephrasing
+            role, text = "generator", "Somebody else" if REWRITTEN in user else "Beatrix Hale"
         self.asked.append((role, user))
         message = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
@@ -193,7 +207,7 @@ async def finished(studio: Any, context: dict[str, Any]) -> tuple[str, dict[Any,
 # --- what Studio reads before anything runs ---
 
 
-async def test_both_graphs_are_there_with_their_descriptions(studio: Any) -> None:
+async def test_the_graphs_are_there_with_their_descriptions(studio: Any) -> None:
     found = await studio.assistants.search()
     assert {one["graph_id"] for one in found} == set(CONTEXTS)
     described = json.loads(LANGGRAPH_JSON.read_text())["graphs"]
@@ -226,7 +240,8 @@ async def test_the_form_has_every_setting_with_title_description_default_range_a
 @pytest.mark.parametrize("graph", CONTEXTS)
 async def test_a_question_is_all_it_takes(studio: Any, graph: str) -> None:
     schemas = await studio.assistants.get_schemas(await assistant(studio, graph))
-    assert set(schemas["input_schema"]["properties"]) == {"question"}
+    assert set(schemas["input_schema"]["properties"]) == INPUTS.get(graph, {"question"})
+    assert schemas["input_schema"]["required"] == ["question"]
     assert {"answer", "evidence", "usage", "warnings"} <= set(schemas["output_schema"]["properties"])
     assert {"question", "evidence", "answer"} <= set(schemas["state_schema"]["properties"])
 
@@ -318,6 +333,50 @@ async def test_vanilla_rag_runs_too(studio: Any, scripted: ScriptedServer) -> No
     context = {**scripted.models, "selection": "gmmr", "fixed_lambda": 0.3, "k": 3}
     result = await studio.runs.wait(None, "vanilla_rag", input=QUESTION, context=context)
     assert result["answer"] == "Beatrix Hale"
+    assert len(result["evidence"]) == 3
+
+
+# --- DENSE, the measurement, and as a subgraph ---
+
+
+async def test_given_chunks_are_measured(studio: Any, scripted: ScriptedServer) -> None:
+    before = len(scripted.asked)
+    given = {**QUESTION, "chunks": ["Beatrix Hale founded the Herald.", "The Herald printed The Salt Road."]}
+    context = {**scripted.models, "judge": "similarity:0.9"}
+    result = await studio.runs.wait(None, "dense", input=given, context=context)
+    assert result["responses"] == ["Beatrix Hale", "Somebody else", "Somebody else"]
+    assert result["link"] == [[1, 0, 0], [0, 1, 1], [0, 1, 1]]
+    # D = 1, 2, 2 of 3: (log 3 + 2 log 1.5) / 3
+    assert result["dse"] == pytest.approx(0.6365, abs=1e-4)
+    assert not result["certain"]
+    asked = scripted.roles(before)
+    assert asked["rephraser"] == 2
+    assert asked["generator"] in {3, 4}, "a model's first measurement asks whether it repeats itself"
+
+
+async def test_the_drawn_measurement_is_inside_the_drawn_machine(studio: Any) -> None:
+    drawn = await studio.assistants.get_graph(await assistant(studio, "dense_rag"), xray=True)
+    nodes = {node["id"] for node in drawn["nodes"]}
+    assert {"prepare", "retrieve", "rechunk", "self_evaluate", "keep", "ablate", "classify", "refine"} <= nodes
+    assert {"dense:rephrase", "dense:answer", "dense:entail", "dense:measure"} <= nodes
+
+
+async def test_a_refinement_can_be_stopped_edited_and_continued(studio: Any, scripted: ScriptedServer) -> None:
+    context = {**scripted.models, "judge": "similarity:0.9", "chunker": "words:40", "adaptive": False, "k": 3}
+    whole = await studio.runs.wait(None, "dense_rag", input=QUESTION, context=context)
+    assert whole["stopped"] == "nothing_left", "no chunk changes the answer when it is left out"
+    assert {one["kind"] for one in whole["rounds"][0]["classified"]} == {"unnecessary"}
+
+    thread = (await studio.threads.create())["thread_id"]
+    await studio.runs.wait(thread, "dense_rag", input=QUESTION, context=context, interrupt_before=["refine"])
+    stopped = await studio.threads.get_state(thread)
+    assert stopped["next"] == ["refine"]
+    classified = [{**one, "kind": "certain"} for one in stopped["values"]["classified"]]
+    await studio.threads.update_state(thread, {"classified": classified})
+    edited = await studio.threads.get_state(thread)
+    assert edited["next"] == ["refine"]
+    result = await studio.runs.wait(thread, "dense_rag", input=None, context=context)
+    assert (result["stopped"], result["answer"]) == ("unchanged", "Beatrix Hale")
     assert len(result["evidence"]) == 3
 
 

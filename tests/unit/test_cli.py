@@ -14,7 +14,8 @@ import pytest
 from dubito.cli import app, checks
 from dubito.cli.run import ModelCall, NodeEnd, NodeStart, Progress, Run, State
 from dubito.cli.screen import clean, shorten
-from dubito.cli.view import lambda_range, number
+from dubito.cli.steps import number
+from dubito.cli.view_df_rag import lambda_range
 from dubito.cli.watch import Watch, follow
 from dubito.errors import ContextOverflow, ModelFault, UserFault
 from dubito.graphs import df_rag, vanilla_rag
@@ -184,7 +185,7 @@ def test_what_libraries_print_stays_out_of_the_json(use, letters, tmp_path, monk
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--graph", "df_ragg"], "no graph named 'df_ragg': use df_rag or vanilla_rag (did you mean df_rag?)."),
+        (["--graph", "df_ragg"], "use dense, dense_rag, df_rag or vanilla_rag (did you mean df_rag?)."),
         (["--k", "0"], "k is '0' and must be a whole number from 1 to 1000."),
         (["--k", "many"], "k is 'many' and must be a whole number from 1 to 1000."),
         (["--preset", "tiny"], "preset is 'tiny' and must be embedded or paper."),
@@ -577,19 +578,19 @@ def test_a_corpus_that_is_not_there_is_refused(tmp_path, letters):
 # draw
 
 
-@pytest.mark.parametrize("graph", ["df_rag", "vanilla_rag"])
+@pytest.mark.parametrize("graph", ["dense", "dense_rag", "df_rag", "vanilla_rag"])
 def test_graphs_are_drawn_as_mermaid(tmp_path, graph):
     shown = dubito("draw", graph)
     assert shown.exit_code == 0
     assert "graph TD;" in shown.stdout
-    assert "prepare --> " in shown.stdout
+    assert "__start__ --> prepare;" in shown.stdout
     written = dubito("draw", graph, "--out", str(tmp_path / "docs" / "graph.mmd"))
     assert written.exit_code == 0
     assert (tmp_path / "docs" / "graph.mmd").read_text() == shown.stdout
 
 
 def test_a_drawing_that_cannot_be_made_is_refused(tmp_path):
-    assert dubito("draw", "dense").exit_code == 2
+    assert dubito("draw", "no_such_graph").exit_code == 2
     (tmp_path / "file").touch()
     done = dubito("draw", "--out", str(tmp_path / "file" / "graph.mmd"))
     assert done.exit_code == 2

@@ -274,10 +274,13 @@ async def test_an_index_folder_is_cut_anew_where_a_semantic_chunker_is_asked_for
 
     async def opened(name: str = SEMANTIC, path: Path = folder) -> Index:
         told.clear()
-        return await cached_index(path, name, Scripted(), cache, progress=lambda *step: told.append(step))
+        tells: dict[str, Any] = {
+            kind: lambda *step, kind=kind: told.append((kind, *step)) for kind in ("progress", "comparing")
+        }
+        return await cached_index(path, name, Scripted(), cache, **tells)
 
     cut_anew, direct = await opened(), await cached_index(corpus, SEMANTIC, Scripted(), tmp_path / "other")
-    assert told == [(8, 8), (4, 4)]
+    assert told == [("comparing", 8, 8), ("progress", 4, 4)]
     ours, theirs = await cut_anew.pool("?", None), await direct.pool("?", None)
     assert [ours.chunk(i) for i in range(len(ours))] == [theirs.chunk(i) for i in range(len(theirs))]
     np.testing.assert_array_equal(ours.vectors, theirs.vectors)

@@ -319,10 +319,13 @@ async def test_an_index_of_semantic_chunks_is_built_once_and_tells_of_sentences_
 
     async def index(name: str = "semantic:0.6/512") -> Index:
         told.clear()
-        return await cached_index(corpus, name, encoder, tmp_path / "cache", progress=lambda *step: told.append(step))
+        tells: dict[str, Any] = {
+            kind: lambda *step, kind=kind: told.append((kind, *step)) for kind in ("progress", "comparing")
+        }
+        return await cached_index(corpus, name, encoder, tmp_path / "cache", **tells)
 
     assert (await index()).manifest.chunker == "semantic:0.6/512"
-    assert told == [(12, 12), (6, 6)]
+    assert told == [("comparing", 12, 12), ("progress", 6, 6)]
     pool = await (await index(" semantic:0.60/512")).pool("?", None)
     assert told == []
     assert [pool.chunk(i)["id"] for i in range(2)] == ["T0#s0", "T0#s1"]
