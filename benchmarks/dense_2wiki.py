@@ -122,10 +122,9 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
     figure, (counts, quality) = plt.subplots(1, 2, figsize=(11, 4))
     counts.bar(names, [len(some) for some in bins], color="#7a6fac")
     counts.set(title="Questions by DSE", xlabel="DSE (nats)", ylabel="questions")
-    some = [(name, b) for name, b in zip(names, bins, strict=True) if b]
     for position, label, colour in ((1, "EM", "#c44e52"), (2, "F1", "#4c72b0")):
-        values = [sum(s[position] for s in b) / len(b) for _, b in some]
-        quality.plot([name for name, _ in some], values, marker="o", label=label, color=colour)
+        values = [sum(s[position] for s in b) / len(b) if b else float("nan") for b in bins]
+        quality.plot(names, values, marker="o", label=label, color=colour)
     quality.set(title="Answer quality by DSE", xlabel="DSE (nats)", ylabel="mean", ylim=(0, 1))
     quality.legend()
     for axis in (counts, quality):

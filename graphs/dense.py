@@ -44,15 +44,13 @@ def build(resources: Resources | None = None) -> StateGraph[DenseState, DenseCon
 
 
 def retrieve_or_rephrase(state: DenseState) -> list[Send] | str:
-    """Are there chunks to measure?"""
-    return rephrase_each(state) if state["evidence"] else "retrieve"
+    """Were chunks given?"""
+    return rephrase_each(state) if state["given"] else "retrieve"
 
 
 def rephrase_each(state: DenseState) -> list[Send] | str:
     """Which texts have no rephrasing yet? Each in parallel; else the contexts can be made."""
-    unknown = {text_key(chunk["text"]): chunk for chunk in state["evidence"]}
-    for key in state.get("rephrased", {}):
-        unknown.pop(key, None)
+    unknown = {text_key(chunk["text"]): chunk for chunk in state["evidence"] if "rephrasing" not in chunk}
     return [Send("rephrase", {"chunk": chunk}) for chunk in unknown.values()] or "contexts"
 
 

@@ -23,7 +23,8 @@ def is_probed(chunk: Chunk, state: DenseState) -> bool:
 
 def rephrasing(chunk: Chunk, state: DenseState) -> str:
     """c'_i, or the chunk's own text where there is none."""
-    return state.get("rephrased", {}).get(text_key(chunk["text"]), chunk["text"])
+    known = chunk.get("rephrasing", chunk["text"])
+    return state["rephrased"].get(text_key(chunk["text"]), known)
 
 
 def context_of(key: str, state: DenseState) -> AnswerInput:

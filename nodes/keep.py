@@ -12,7 +12,7 @@ async def keep(state: DenseRagState, context: DenseRagContext, resources: Resour
     kept = state["best"]
     if kept is None or is_better(current, kept, context):
         kept = current
-    if context.accept == "either" and (is_low(current, context) or suffices(current, context)):
+    if context.accept == "either" and (is_low(current, context) or current["sufficient"]):
         return {"best": current, "stopped": "accepted"}
     if context.accept == "both" and is_low(kept, context) and suffices(kept, context):
         return {"best": kept, "stopped": "accepted"}
@@ -31,7 +31,12 @@ def candidate(state: DenseRagState) -> Best:
 
 
 def is_better(new: Best, kept: Best, context: DenseRagContext) -> bool:
-    """A new minimum of DSE, unless the kept context was judged sufficient and the new one is not."""
+    """A new minimum of DSE, unless the kept context was judged sufficient and the new one is not.
+
+    A DSE of 0 for want of any rephrasing is no minimum.
+    """
+    if new["probed"] != kept["probed"]:
+        return new["probed"]
     return new["dse"] < kept["dse"] and (not suffices(kept, context) or suffices(new, context))
 
 

@@ -18,6 +18,9 @@ async def measure(state: DenseState, context: DenseContext, resources: Resources
     if REPEATED in state["replies"]:
         resources.repeats_itself[llm.name] = state["replies"][REPEATED] == state["replies"][ORIGINAL]
     responses = responses_of(state)
+    warnings = [] if resources.repeats_itself.get(llm.name, True) else [_unsteady(llm.name)]
+    if not state["evidence"]:
+        warnings.append("Nothing was measured: there are no chunks to put in other words.")
     return {
         "answer": responses[0],
         "responses": responses,
@@ -25,7 +28,7 @@ async def measure(state: DenseState, context: DenseContext, resources: Resources
         "dse": dse,
         "shares": degree_terms(link)[1:].tolist(),
         "certain": dse <= context.threshold and any(is_probed(chunk, state) for chunk in state["evidence"]),
-        "warnings": [] if resources.repeats_itself.get(llm.name, True) else [_unsteady(llm.name)],
+        "warnings": warnings,
     }
 
 

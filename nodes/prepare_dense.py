@@ -17,7 +17,7 @@ from .prepare import check_question
 async def prepare_dense(state: DenseState, context: DenseContext, resources: Resources) -> dict[str, Any]:
     """Open what the measurement needs, take the chunks that were given, begin usage and warnings anew.
 
-    Raises `UserFault` for an empty or overlong question, for chunks that are none, empty or not told apart by their
+    Raises `UserFault` for an empty or overlong question, for chunks that have no text or are not told apart by their
     ids, for an unknown model, and for a corpus that cannot be read where no chunks were given.
     """
     check_question(state.get("question"))
@@ -29,6 +29,8 @@ async def prepare_dense(state: DenseState, context: DenseContext, resources: Res
         await resources.retriever(context.corpus, context.chunker, context.encoder, context.on_bad_record)
     return {
         "evidence": evidence,
+        "given": given is not None,
+        "rephrased": None,
         "chunks": None,  # or a thread's next question would find them
         "repeat": context.check_determinism and llm.name not in resources.repeats_itself,
         "usage": None,
@@ -56,7 +58,6 @@ async def prepare_dense_rag(state: DenseRagState, context: DenseRagContext, reso
         "classified": [],
         "stopped": None,
         "rounds": None,
-        "rephrased": None,
         "usage": None,
         "warnings": None,
     }
@@ -79,8 +80,8 @@ async def check_rechunker(context: DenseRagContext, resources: Resources) -> Non
 
 def given_chunks(given: Sequence[str | Chunk]) -> list[Chunk]:
     """Texts or chunk records as chunks; texts get the ids `given#1`, `given#2`, ..."""
-    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise UserFault('The list of chunks is empty or none: give "chunks": ["...", "..."] with at least one text.')
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise UserFault('The chunks are no list: give "chunks": ["...", "..."].')
     chunks = [_chunk(one, number) for number, one in enumerate(given, 1)]
     ids = [chunk["id"] for chunk in chunks]
     if twice := next((one for one in ids if ids.count(one) > 1), None):
@@ -99,6 +100,8 @@ def _chunk(given: object, number: int) -> Chunk:
         "title": str(record.get("title") or ""),
         "text": text,
     }
+    if isinstance(rephrasing := record.get("rephrasing"), str):
+        chunk["rephrasing"] = rephrasing
     if isinstance(score := record.get("score"), int | float):
         chunk["score"] = float(score)
     return chunk

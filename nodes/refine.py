@@ -28,7 +28,7 @@ async def refine(state: DenseRagState, context: DenseRagContext, resources: Reso
     the context larger than `max_chunks`, are not added.
     """
     pruned = [one["chunk_id"] for one in state["classified"] if one["kind"] == "unnecessary"]
-    rest = [chunk for chunk in state["chunks"] if chunk["id"] not in pruned]
+    rest = [chunk for chunk in with_rephrasings(state) if chunk["id"] not in pruned]
     refilled, added, warnings = await refill(state, rest, context, resources)
     chunks = [*rest, *added]
     stopped: Stop | None = None if chunks else "nothing_left"
@@ -46,6 +46,11 @@ async def refine(state: DenseRagState, context: DenseRagContext, resources: Reso
         "ablations": None,  # type: ignore[typeddict-item]
         "classified": [],
     }
+
+
+def with_rephrasings(state: DenseRagState) -> list[Chunk]:
+    """The chunks of the context with what they were rephrased to, which need not be asked for again."""
+    return [{**chunk, "rephrasing": r} for chunk, r in zip(state["chunks"], state["rephrasings"], strict=True)]
 
 
 def left(state: DenseRagState, pruned: Sequence[str] = (), refilled: Sequence[Refill] = ()) -> Round:
@@ -79,9 +84,9 @@ async def refill(
     found = await asyncio.to_thread(_unvisited, pool, vectors, near, set(state["visited"]))
     llm = await resources.llm(context.llm, context.concurrency)
     fitting = await how_many_fit(state["question"], rest, [chunk for _, chunk in found], context, llm)
-    warnings = [f"{len(found) - fitting} chunks were not added: the model's window is full."]
-    found = found[:fitting]
-    return [one for one, _ in found], [chunk for _, chunk in found], warnings if fitting < len(found) else []
+    full = f"{len(found) - fitting} chunks were not added: the model's window is full."
+    warnings = [full] if fitting < len(found) else []
+    return [one for one, _ in found[:fitting]], [chunk for _, chunk in found[:fitting]], warnings
 
 
 def _unvisited(

@@ -22,18 +22,14 @@ REPEATED = "(repeated)"
 
 
 def text_key(text: str) -> str:
-    """The key a chunk's rephrasing goes by: of its text, so that it holds wherever the same text turns up."""
+    """The key a chunk's rephrasing goes by: of its text, so that equal texts are rephrased once."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class DenseInput(Question):
-    """A question, and the chunks to measure; without chunks the nearest of the corpus are measured.
-
-    rephrased: rephrasings that are known already, by `text_key`.
-    """
+    """A question, and the chunks to measure; without chunks the nearest of the corpus are measured."""
 
     chunks: NotRequired[list[str | Chunk] | None]
-    rephrased: NotRequired[dict[str, str]]
 
 
 class Figures(TypedDict):
@@ -58,12 +54,13 @@ class Figures(TypedDict):
 class DenseState(Flow, total=False):
     """What flows through the measurement.
 
-    chunks: what the caller gave; repeat: whether r_0 is asked twice, to see whether the model repeats itself;
+    chunks: what the caller gave, and given: that it gave any; repeat: whether r_0 is asked twice, to see whether the model repeats itself;
     rephrased: c' by `text_key` of c; pending: the contexts to answer, each by the id of the chunk that is rephrased
     in it, or `ORIGINAL`; replies: their answers. The rest are the figures.
     """
 
     chunks: list[str | Chunk] | None
+    given: bool
     repeat: bool
     rephrased: Annotated[dict[str, str], merge]
     pending: list[str]
@@ -91,12 +88,7 @@ class AnswerInput(TypedDict):
 
 
 class DenseOutput(Answered, Figures):
-    """The answer r_0, and how far it can be relied on.
-
-    rephrased: see `DenseInput`, for the next measurement.
-    """
-
-    rephrased: dict[str, str]
+    """The answer r_0, and how far it can be relied on."""
 
 
 class DenseContext(BaseContext):

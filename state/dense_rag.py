@@ -96,7 +96,6 @@ class DenseRagState(Flow, total=False):
     stopped: Stop | None
     rounds: Annotated[list[Round], extend]
     responses: list[str]
-    rephrased: Annotated[dict[str, str], merge]
     rephrasings: list[str]
     link: list[list[float]]
     dse: float
@@ -121,7 +120,7 @@ class DenseRagContext(DenseContext):
     """Settings of DENSE-RAG (section 5, Algorithms 2 and 3) and of its ablations (Tables 3 and 4)."""
 
     presets: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "embedded": {**DENSE_MODELS["embedded"], "rechunker": "semantic:0.4/128"},
+        "embedded": {**DENSE_MODELS["embedded"], "rechunker": "semantic:0.3/128"},
         "paper": {**DENSE_MODELS["paper"], "rechunker": "semantic:0.6/512"},
     }
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typing_extensions import TypedDict
 
-from .records import Chunk, Usage, add_usage, extend
+from .records import Chunk, Usage, add_new, add_usage
 
 
 class Question(TypedDict):
@@ -35,7 +35,7 @@ class Flow(TypedDict, total=False):
     answer: str
     evidence: list[Chunk]
     usage: Annotated[Usage, add_usage]
-    warnings: Annotated[list[str], extend]
+    warnings: Annotated[list[str], add_new]
 
 
 class Grounded(TypedDict, total=False):

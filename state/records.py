@@ -13,7 +13,8 @@ class Chunk(TypedDict, total=False):
     """A piece of a document.
 
     id: unique in its corpus; start: offset of `text` in the document's text, in characters;
-    score: cosine similarity to the question, in [-1, 1], once it has been retrieved.
+    score: cosine similarity to the question, in [-1, 1], once it has been retrieved; rephrasing: the text in other
+    sentences, once it is known, or the text itself if there is none.
     """
 
     id: Required[str]
@@ -22,6 +23,7 @@ class Chunk(TypedDict, total=False):
     text: Required[str]
     start: int
     score: float
+    rephrasing: str
 
 
 class NodeUsage(TypedDict):
@@ -75,6 +77,11 @@ def _add_costs(left: NodeUsage, right: NodeUsage) -> NodeUsage:
 def extend(left: list[T] | None, right: list[T] | None) -> list[T]:
     """Append a parallel node's items; None on the right begins anew."""
     return [] if right is None else [*(left or []), *right]
+
+
+def add_new(left: list[T] | None, right: list[T] | None) -> list[T]:
+    """Append the items that are not there yet; None on the right begins anew."""
+    return [] if right is None else list(dict.fromkeys([*(left or []), *right]))
 
 
 def merge(left: dict[str, T] | None, right: dict[str, T] | None) -> dict[str, T]:

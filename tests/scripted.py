@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +16,7 @@ from dubito.models.interfaces import (
     Capability,
     Choice,
     Completion,
+    Judgements,
     Message,
     Reply,
     Sampling,
@@ -22,6 +26,7 @@ from dubito.models.interfaces import (
     Vectors,
 )
 from dubito.models.resources import Resources
+from dubito.prompts import rephrase
 from dubito.retrieval.pool import Pool
 from dubito.state.records import Chunk
 
@@ -85,6 +90,95 @@ class ScriptedChat:
         self._under_way -= 1
         if self.faults:
             raise self.faults.pop(0)
+
+
+def _other_words(text: str, again: bool) -> str:
+    return f"other {text}"
+
+
+@dataclass
+class Reader(ScriptedChat):
+    """A model for DENSE: what it does depends on the texts of the passages it is shown.
+
+    `answer` gets a context's texts, `rephrasing` a text and whether it is asked for the second time, `sufficient` a
+    context's texts.
+    """
+
+    answer: Callable[[Sequence[str]], str] = lambda texts: "the Lune"
+    rephrasing: Callable[[str, bool], str | Completion] = _other_words
+    sufficient: Callable[[Sequence[str]], bool] = lambda texts: True
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        await self._begin("complete", messages)
+        assert sampling.temperature == 0
+        assert sampling.n == 1
+        if rephrases(messages):
+            said = self.rephrasing(passages(messages)[0], len(messages) > 2)
+        else:
+            said = self.answer(titled(passages(messages)))
+        completion = said if isinstance(said, Completion) else Completion(said, "stop")
+        return Reply((completion,), Tokens(7, 3))
+
+    async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
+        await self._begin("choose", messages)
+        yes = float(self.sufficient(titled(passages(messages))))
+        return Choice(dict(zip(options, (yes, 1 - yes), strict=True)), Tokens(5, 1))
+
+    @property
+    def rephrased(self) -> list[str]:
+        """The texts it was asked to rephrase."""
+        return [passages(messages)[0] for verb, messages in self.calls if verb == "complete" and rephrases(messages)]
+
+    @property
+    def answered(self) -> list[list[str]]:
+        """The contexts it was asked to answer from."""
+        asked = [messages for verb, messages in self.calls if verb == "complete" and not rephrases(messages)]
+        return [titled(passages(messages)) for messages in asked]
+
+    @property
+    def evaluated(self) -> list[list[str]]:
+        """The contexts whose sufficiency it was asked for."""
+        return [titled(passages(messages)) for verb, messages in self.calls if verb == "choose"]
+
+
+def rephrases(messages: Sequence[Message]) -> bool:
+    """Is this a prompt for a rephrasing?"""
+    return messages[0] == rephrase.messages("")[0]
+
+
+def passages(messages: Sequence[Message]) -> list[str]:
+    """What stands between the marks of the passages of a prompt."""
+    return re.findall(r"<passage[^>]*>\n(.*?)\n</passage>", messages[1]["content"], re.DOTALL)
+
+
+def titled(bodies: Sequence[str]) -> list[str]:
+    """The passages' texts, without the line of their titles."""
+    return [body.split("\n", 1)[1] for body in bodies]
+
+
+@dataclass
+class ScriptedJudge:
+    """An entailment judge: `entails` answers for an ordered pair of answers, None for what it could not say.
+
+    Faults are raised first, one a call. `batches` are the pairs it was asked, call by call.
+    """
+
+    entails: Callable[[str, str], bool | None] = lambda one, other: False
+    faults: list[Exception] = field(default_factory=list)
+    name: str = "judge"
+    batches: list[list[tuple[str, str]]] = field(default_factory=list)
+
+    async def judge(self, question: str, pairs: Sequence[tuple[str, str]]) -> Judgements:
+        self.batches.append(list(pairs))
+        if self.faults:
+            raise self.faults.pop(0)
+        rows = {True: [0.45, 0.35, 0.2], False: [0.4, 0.5, 0.1], None: [np.nan] * 3}
+        return np.array([rows[self.entails(one, other)] for one, other in pairs], dtype=np.float64).reshape(-1, 3)
+
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        """Every pair it was asked."""
+        return [pair for batch in self.batches for pair in batch]
 
 
 @dataclass
@@ -164,3 +258,28 @@ def resources(llm: ScriptedChat, vectors: list[list[float]] | None = None, texts
     """The model given and a retriever over the vectors given, by default the seven above."""
     chosen = VECTORS if vectors is None else vectors
     return Resources(llm=llm, retriever=ScriptedRetriever(QUERY, chosen, texts or ()))
+
+
+async def walk(graph: Any, given: Any, context: Any = None) -> tuple[Any, list[str], list[list[str]]]:
+    """The final state, the nodes that ran, step by step, and those of each run of a subgraph.
+
+    A step is named by its nodes: `one`, `one*3` where it ran three times at once, `one+other` where both did. Every
+    update of a node is seen to be plain JSON.
+    """
+    state: Any = None
+    ran: dict[tuple[str, ...], dict[int, Counter[str]]] = {}
+    modes = ["debug", "values"]
+    stream = graph.astream(given, context=context, stream_mode=modes, subgraphs=True)
+    async for namespace, mode, part in stream:
+        if mode == "values" and not namespace:
+            state = part
+        elif mode == "debug" and part["type"] == "task_result":
+            task = part["payload"]
+            assert json.loads(json.dumps(task["result"])) == task["result"]
+            ran.setdefault(namespace, {}).setdefault(part["step"], Counter())[task["name"]] += 1
+    paths = {where: [_step(nodes) for _, nodes in sorted(steps.items())] for where, steps in ran.items()}
+    return state, paths.pop(()), list(paths.values())
+
+
+def _step(nodes: Counter[str]) -> str:
+    return "+".join(name if times == 1 else f"{name}*{times}" for name, times in sorted(nodes.items()))

@@ -52,7 +52,7 @@ CONTEXTS: dict[str, Any] = {
     "df_rag": DFRagContext,
     "vanilla_rag": VanillaRagContext,
 }
-INPUTS = {"dense": {"question", "chunks", "rephrased"}}
+INPUTS = {"dense": {"question", "chunks"}}
 REWRITTEN = "To say it in another way, "
 
 
