@@ -7,14 +7,13 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from ..models.interfaces import ChatModel, Vectors
+from ..models.interfaces import ChatModel
 from ..models.resources import Resources
 from ..prompts import answer
-from ..retrieval.chunking import embedding_text
 from ..retrieval.pool import Pool
 from ..state.dense_rag import DenseRagContext, DenseRagState, Refill, Round, Stop
 from ..state.records import Chunk
-from .evidence import nearest, scored_chunk
+from .evidence import scored_chunk
 from .retrieve import as_prompted
 
 SPARE = 64
@@ -79,9 +78,7 @@ async def refill(
         return [], [], []
     retriever = await resources.retriever(context.corpus, state["chunking"], context.encoder, context.on_bad_record)
     pool = await retriever.pool(state["question"], None)
-    encoder = await resources.encoder(context.encoder)
-    vectors = await encoder.embed([embedding_text(state["visited"][one]) for one in near])
-    found = await asyncio.to_thread(_unvisited, pool, vectors, near, set(state["visited"]))
+    found = await asyncio.to_thread(_unvisited, pool, near, state["visited"])
     llm = await resources.llm(context.llm, context.concurrency)
     fitting = await how_many_fit(state["question"], rest, [chunk for _, chunk in found], context, llm)
     full = f"{len(found) - fitting} chunks were not added: the model's window is full."
@@ -89,26 +86,22 @@ async def refill(
     return [one for one, _ in found[:fitting]], [chunk for _, chunk in found[:fitting]], warnings
 
 
-def _unvisited(
-    pool: Pool, vectors: Vectors, near: Sequence[str], visited: Collection[str]
-) -> list[tuple[Refill, Chunk]]:
-    """For each vector in turn the nearest chunk that is not visited and was not found for an earlier one."""
+def _unvisited(pool: Pool, near: Sequence[str], visited: Collection[str]) -> list[tuple[Refill, Chunk]]:
+    """For each chunk in turn the nearest one that is not visited and was not found for an earlier one."""
+    rows = {pool.chunk(row)["id"]: row for row in range(len(pool))}
+    free = np.ones(len(pool), dtype=bool)
+    free[[rows[one] for one in visited if one in rows]] = False
     found: list[tuple[Refill, Chunk]] = []
-    taken = set(visited)
-    for one, vector in zip(near, vectors, strict=True):
-        # among so many there is one that is not taken, if there is any
-        rows = nearest(pool.vectors, vector, len(taken) + 1)
-        row = next((row for row in rows if pool.chunk(row)["id"] not in taken), None)
-        if row is None:
-            break
+    for one in near:
+        if one not in rows or not free.any():  # a retriever that is not ours may have lost it
+            continue
+        similarity = np.where(free, pool.vectors @ pool.vectors[rows[one]], -np.inf)
+        row = int(similarity.argmax())
+        free[row] = False
         chunk = scored_chunk(pool, row)
-        taken.add(chunk["id"])
-        found.append(({"chunk_id": chunk["id"], "near": one, "similarity": _cosine(pool.vectors[row], vector)}, chunk))
+        refill: Refill = {"chunk_id": chunk["id"], "near": one, "similarity": float(np.clip(similarity[row], -1, 1))}
+        found.append((refill, chunk))
     return found
-
-
-def _cosine(a: Vectors, b: Vectors) -> float:
-    return float(np.clip(a @ b, -1, 1))
 
 
 async def how_many_fit(

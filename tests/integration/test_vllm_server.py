@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 import pytest
 from dubito.errors import ContextOverflow, ModelFault, UserFault
-from dubito.graphs import df_rag
+from dubito.graphs import dense_rag, df_rag
 from dubito.models.interfaces import Message, Sampling
 from dubito.models.openai_chat import OpenAIChat
 from dubito.models.resources import Resources
+from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
-from dubito.tests.scripted import QUERY, VECTORS, ScriptedRetriever
+from dubito.tests.scripted import QUERY, VECTORS, ScriptedEncoder, ScriptedRetriever
 
 from .conftest import VLLMServer
 
@@ -260,6 +261,23 @@ async def test_df_rag_runs_over_the_server(vllm_server: VLLMServer, evaluator: L
     assert nodes["plan"]["calls"] in (1, 2)
     assert nodes["evaluate"]["calls"] == {"choice": sets * len(state["plan"]), "likelihood": sets + 1}[evaluator]
     assert all(math.isfinite(one["support"]) for one in state["supports"])
+
+
+async def test_dense_rag_runs_over_the_server_which_is_its_judge_too(vllm_server: VLLMServer) -> None:
+    retriever = ScriptedRetriever(QUERY, VECTORS, TOWNS)
+    graph = dense_rag.build(Resources(retriever=retriever, encoder=ScriptedEncoder())).compile()
+    llm = f"vllm:{vllm_server.base_url}#smollm2"
+    context = DenseRagContext(llm=llm, judge="llm", adaptive=False, k=2, max_answer_tokens=16, max_rounds=1)
+    state = await graph.ainvoke({"question": "Which river flows past the town of Ada Holm's birth?"}, context=context)
+    assert state["answer"]
+    for measured in state["rounds"]:
+        degrees = [sum(row) for row in measured["link"]]
+        n = len(degrees)
+        assert measured["dse"] == pytest.approx(-sum(math.log(degree / n) for degree in degrees) / n)
+        assert n == len(measured["chunk_ids"]) + 1 == len(measured["responses"])
+    assert state["stopped"] in {"certain", "accepted", "max_rounds", "unchanged", "nothing_left"}
+    assert state["dse"] in [measured["dse"] for measured in state["rounds"]]
+    assert not any("in two ways" in warning for warning in state["warnings"])
 
 
 @pytest.fixture
