@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from .graphs.dense import graph as dense
     from .graphs.dense_rag import graph as dense_rag
     from .graphs.df_rag import graph as df_rag
+    from .graphs.neighbourhood import graph as neighbourhood
+    from .graphs.sunar import graph as sunar
     from .graphs.vanilla_rag import graph as vanilla_rag
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "dense", "dense_rag", "df_rag", "vanilla_rag"]
+__all__ = ["__version__", "dense", "dense_rag", "df_rag", "neighbourhood", "sunar", "vanilla_rag"]
 
 _GRAPHS = frozenset(__all__) - {"__version__"}
 

@@ -11,11 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..state.dense import DenseContext
+from ..state.neighbourhood import NeighbourhoodContext
 from ..state.records import Chunk, Usage
+from ..state.sunar import Hop
 from .run import Run
 from .screen import clean, counted, duration, shorten
 from .view_dense import verdict
 from .view_dense_rag import STOPS
+from .view_neighbourhood import ENDINGS, exploration
 
 MOST_EVIDENCE = 10
 """Chunks shown below an answer; the others are counted."""
@@ -27,19 +30,22 @@ def settings_line(run: Run) -> RenderableType:
     names = f"corpus {context.corpus}, chat model {context.llm}, encoder {context.encoder}"
     if isinstance(context, DenseContext):
         names += f", judge {context.judge}"
+    if isinstance(context, NeighbourhoodContext):
+        names += f", first stage {context.first_stage}, re-ranker {context.reranker}"
+        names += "" if context.penalty == "none" else f", judge {context.judge}"
     return Text(clean(f"{run.graph.name}: {names}, k = {context.k}"), "dim")
 
 
 def answer_panel(run: Run) -> RenderableType:
     """The answer, how far it can be relied on, what it was made from, what went wrong on the way, what it cost."""
-    parts: list[RenderableType] = [answer_text(run.output), Text(), *_reliance(run), *_grounds(run.output)]
+    parts: list[RenderableType] = [answer_text(run.output), Text(), *_reliance(run), *_way(run.output), *_grounds(run)]
     parts.append(Text(cost(run.output, run.seconds), "dim"))
     return Panel(Group(*parts), title="Answer", title_align="left", border_style="green")
 
 
 def grounds_and_cost(run: Run) -> RenderableType:
     """The same without a frame and without the answer."""
-    return Group(*_reliance(run), *_grounds(run.output), Text(cost(run.output, run.seconds)), Text())
+    return Group(*_reliance(run), *_way(run.output), *_grounds(run), Text(cost(run.output, run.seconds)), Text())
 
 
 def answer_text(output: Mapping[str, Any]) -> Text:
@@ -68,15 +74,41 @@ _JUDGED = {
 """Of the output's `sufficient`."""
 
 
-def _grounds(output: Mapping[str, Any]) -> list[RenderableType]:
+def _way(output: Mapping[str, Any]) -> list[RenderableType]:
+    """The reasoning path of SUNAR, or how far a look-up went."""
+    if "hops" in output:
+        return [*_path(output), Text()]
+    if "scored" in output:
+        return [Text(f"Documents: {exploration(output)}; it ended because {ENDINGS[output['stopped']]}."), Text()]
+    return []
+
+
+def _path(output: Mapping[str, Any]) -> list[RenderableType]:
+    hops: Sequence[Hop] = output["hops"]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for position, hop in enumerate(hops, 1):
+        found = clean(hop["answer"]) or "(no answer)"
+        table.add_row(Text(f"{position:>2}", "dim"), Text.assemble(clean(hop["question"]), " → ", (found, "bold")))
+    said: list[RenderableType] = [Text(f"The path, {counted(len(hops), 'sub-question')}:", "dim"), table]
+    if output["changed"]:
+        before = clean(output["sequential_answer"]) or "no answer"
+        said.append(Text(f"It arrived at: {before}. Reading its evidence again changed the answer.", "yellow"))
+    return said
+
+
+def _grounds(run: Run) -> list[RenderableType]:
+    output = run.output
     evidence: Sequence[Chunk] = output.get("evidence") or []
+    measure, figures = "similarity to the question", ".2f"
+    if isinstance(run.context, NeighbourhoodContext):
+        measure, figures = "the re-ranker's score", "#.3g"  # which may be far below 1
     table = Table.grid(padding=(0, 2, 0, 0))
     for position, chunk in enumerate(evidence[:MOST_EVIDENCE], 1):
-        score = f"{chunk['score']:.2f}" if "score" in chunk else ""
+        score = format(chunk["score"], figures) if "score" in chunk else ""
         words = Text.assemble((clean(chunk["title"]), "bold"), "\n", shorten(chunk["text"], 100))
         table.add_row(Text(f"{position:>2}", "dim"), Text(score), words)
     more = len(evidence) - MOST_EVIDENCE
-    heading = Text("From, with similarity to the question:", "dim")
+    heading = Text(f"From, with {measure}:", "dim")
     rest = [Text(f"and {counted(more, 'more chunk')}", "dim")] if more > 0 else []
     parts: list[RenderableType] = [heading, table, *rest, Text()] if evidence else []
     warnings = [Text("Warning: " + clean(warning), "yellow") for warning in output.get("warnings") or []]

@@ -9,7 +9,7 @@ end          last line: the output, or the error that ended the run
 A step's `namespace` names the subgraph runs it is in as 'node:task', outermost first; the `node_start` line of that
 task holds what the subgraph was begun with. So of a step of `dense` within `dense_rag`, whose namespace is
 ["dense:TASK"], the round is `input.round` of the node_start line whose task is TASK, and `input.chunking` says what
-cut its chunks.
+cut its chunks. Of a look-up of `sunar`, whose namespace is ["neighbourhood:TASK"], `input.query` is the sub-question.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a step of a graph looks on the terminal: one renderer per node name, a plain one for every other node."""
+"""How a step of a graph looks on the terminal: a renderer by graph and node name, a plain one for other nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from . import view_dense, view_dense_rag, view_df_rag, view_shared
+from . import view_dense, view_dense_rag, view_df_rag, view_neighbourhood, view_shared, view_sunar
 from .screen import clean, counted, duration
 from .steps import Renderer, Shown, Step
 
@@ -25,6 +25,7 @@ RENDERERS: Mapping[str, Renderer] = {
     **view_dense.RENDERERS,
     **view_dense_rag.RENDERERS,
 }
+"""By node name; SUNAR's graphs, which have nodes of the same names, have tables of their own."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -32,7 +33,7 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 def block(step: Step, now: float | None = None) -> RenderableType | None:
     """A step as it is to be shown; `now` is the time if it still runs. None for one that is done and of no interest."""
     try:
-        shown = (changes if step.failed else RENDERERS.get(step.node, changes))(step)
+        shown = (changes if step.failed else _renderer(step))(step)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         # another graph's node of the same name, with another state
         shown = changes(step)
@@ -40,6 +41,14 @@ def block(step: Step, now: float | None = None) -> RenderableType | None:
         return None
     heading = _heading(step, shown.words, now)
     return heading if shown.below is None else Group(heading, Padding(shown.below, (0, 0, 0, INDENT)))
+
+
+def _renderer(step: Step) -> Renderer:
+    if view_neighbourhood.is_look_up(step) and step.node in view_neighbourhood.RENDERERS:
+        return view_neighbourhood.RENDERERS[step.node]
+    if view_sunar.is_sunar(step) and step.node in view_sunar.RENDERERS:
+        return view_sunar.RENDERERS[step.node]
+    return RENDERERS.get(step.node, changes)
 
 
 def _heading(step: Step, words: str, now: float | None) -> RenderableType:

@@ -14,7 +14,7 @@ from .steps import Renderer, Shown, Step
 
 
 def prepare(step: Step) -> Shown:
-    """How far the indexing is; afterwards, that it was done. A subgraph's is passed over where it did nothing."""
+    """How far a preparation is; afterwards, that it was done. A subgraph's is passed over where it did nothing."""
     if step.progress is None:
         return Shown(passing=bool(step.path))
     if step.running:
@@ -41,7 +41,7 @@ def under_way(step: Step) -> Shown:
     if step.progress is None:
         return Shown()
     what, done, total = clean(step.progress.what), step.progress.done, step.progress.total
-    things = " chunks" if what.startswith("indexing") else ""
+    things = "" if what.startswith("comparing sentences") else " chunks"
     bar = Table.grid(padding=(0, 2, 0, 0))
     bar.add_row(ProgressBar(total=max(total, 1), completed=done, width=30), Text(f"{done:,} of {total:,}{things}"))
     return Shown(what, bar)

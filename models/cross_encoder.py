@@ -1,17 +1,19 @@
-"""Natural-language-inference cross-encoders on this machine: any sequence classifier whose labels say entailment."""
+"""Cross-encoders on this machine: a sequence classifier over pairs of texts, as an entailment judge or a re-ranker."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import DubitoError, ModelFault, UserFault
 from .encoders import UNLIMITED, load_weights
@@ -20,11 +22,16 @@ from .interfaces import LABELS, Judgements
 BATCH = 32
 """Pairs that go through the model together (measured: docs/measurements/judges.md)."""
 
+Pair = tuple[str, str]
+
 _SPELLINGS = {
     **dict.fromkeys(("entailment", "entail", "entails", "entailed"), "entailment"),
     **dict.fromkeys(("neutral", "notentailment", "nonentailment", "notentailed", "noentailment"), "neutral"),
     **dict.fromkeys(("contradiction", "contradict", "contradicts", "contradictory"), "contradiction"),
 }
+
+_RELEVANT = {"relevant", "isrelevant", "yes", "true"}
+_IRRELEVANT = {"irrelevant", "notrelevant", "nonrelevant", "isnotrelevant", "no", "false"}
 
 
 class CrossEncoderJudge:
@@ -47,20 +54,78 @@ class CrossEncoderJudge:
         """See `Judge.name`."""
         return self._name
 
-    async def judge(self, question: str, pairs: Sequence[tuple[str, str]]) -> Judgements:
+    async def judge(self, question: str, pairs: Sequence[Pair]) -> Judgements:
         """See `Judge.judge`; a row is NaN where the model's own numbers are not finite."""
         texts = [(f"{question} {first}", f"{question} {second}") for first, second in pairs]
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._classify, texts)
 
-    def _classify(self, texts: list[tuple[str, str]]) -> Judgements:
+    def _classify(self, texts: list[Pair]) -> Judgements:
         with _naming_faults(self._name):
             if self._model is None:
                 self._model = _Classifier(self._source)
             return self._model.probabilities(texts)
 
 
-class _Classifier:
-    """An open model. Only the worker's thread touches it."""
+class CrossEncoderRelevance:
+    """A cross-encoder that was trained to tell how well a document answers a query, loaded at the first call.
+
+    Questions that are asked while the model is at work wait together and share its next batches. A score may differ in
+    its last digits with what it shared a batch with.
+    """
+
+    def __init__(self, name: str, source: str) -> None:
+        """source: a folder with the model, or its name on the Hugging Face hub."""
+        self._name = name
+        self._source = source
+        self._model: _Ranker | None = None
+        self._waiting: deque[tuple[list[Pair], Future[NDArray[np.float64]]]] = deque()
+        # the model's one thread: torch uses every core for one batch, and loading happens once
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dubito-reranker")
+
+    async def relevance(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """How relevant each text is, [n] in [0, 1], NaN where the model's own numbers are not finite.
+
+        A query and a text that are longer together than the model's window are cut, the longer one first.
+        """
+        future: Future[NDArray[np.float64]] = Future()
+        self._waiting.append(([(query, text) for text in texts], future))
+        self._worker.submit(self._serve)
+        return await asyncio.wrap_future(future)
+
+    def _serve(self) -> None:
+        """Answer all who wait by now; who came later has a turn of its own behind this one."""
+        requests = []
+        while self._waiting:
+            pairs, future = self._waiting.popleft()
+            if future.set_running_or_notify_cancel():  # its caller has not given up
+                requests.append((pairs, future))
+        if not requests:  # an earlier turn has answered them
+            return
+        try:
+            found = self._rank([pair for pairs, _ in requests for pair in pairs])
+        except BaseException as fault:
+            for _, future in requests:
+                future.set_exception(fault)
+            return
+        ends = np.cumsum([len(pairs) for pairs, _ in requests])
+        for (_, future), shares in zip(requests, np.split(found, ends[:-1]), strict=True):
+            future.set_result(shares)
+
+    def _rank(self, pairs: list[Pair]) -> NDArray[np.float64]:
+        with _naming_faults(self._name):
+            if self._model is None:
+                self._model = _Ranker(self._source)
+            return self._model.relevance(pairs)
+
+
+class _PairModel:
+    """An open sequence classifier of pairs of texts. Only its worker's thread touches it."""
+
+    what: ClassVar[str]
+    """What faults call it."""
+
+    prefix: ClassVar[str]
+    """How names of such models begin."""
 
     def __init__(self, source: str) -> None:
         try:
@@ -71,58 +136,131 @@ class _Classifier:
                 AutoTokenizer,
             )
         except ImportError as error:
-            raise UserFault(f"The judge '{source}' needs a package: pip install \"dubito[local]\".") from error
+            raise UserFault(f"The {self.what} '{source}' needs a package: pip install \"dubito[local]\".") from error
 
         def load(folder: str, **options: bool) -> tuple[Any, Any]:
-            model = AutoModelForSequenceClassification.from_pretrained(
+            model, report = AutoModelForSequenceClassification.from_pretrained(
                 folder,
                 dtype=torch.float32,
                 use_safetensors=True,  # nothing is unpickled
+                output_loading_info=True,
                 **options,
             )
+            if missing := sorted(report["missing_keys"]):
+                # the library would draw them by chance
+                raise ValueError(f"its file has no weights for {', '.join(missing)}")
             tokenizer: Any = AutoTokenizer.from_pretrained(folder, **options)
             if tokenizer.pad_token is None:
                 raise ValueError("its tokenizer has no padding token")
             return model, tokenizer
 
-        instead = "local folder with a sequence classifier works too: nli:"
-        config = load_weights(AutoConfig.from_pretrained, source, "judge", instead)
+        instead = f"local folder with a sequence classifier works too: {self.prefix}"
+        config = load_weights(AutoConfig.from_pretrained, source, self.what, instead)
         # before gigabytes are loaded
-        self._columns = label_columns(source, config.id2label)
-        model, self._tokenizer = load_weights(load, source, "judge", instead)
+        self._read_labels(source, config.id2label)
+        model, self._tokenizer = load_weights(load, source, self.what, instead)
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = model.to(self._device).eval()
         self._window = _window(self._tokenizer, config)
 
-    def probabilities(self, texts: list[tuple[str, str]]) -> Judgements:
-        """[n, 3], columns as `LABELS`."""
+    def _read_labels(self, source: str, id2label: Mapping[int, str]) -> None:
+        """Learn which output is which; `UserFault` for a model that does something else."""
+        raise NotImplementedError
+
+    def logits(self, texts: list[Pair]) -> NDArray[np.float64]:
+        """[n, outputs of the model], n ≥ 1."""
         # pairs of like length in one batch, or the short ones would be padded to the longest
         order = sorted(range(len(texts)), key=lambda i: len(texts[i][0]) + len(texts[i][1]))
-        judged = np.zeros((len(texts), len(LABELS)))
-        for start in range(0, len(order), BATCH):
-            some = order[start : start + BATCH]
-            judged[some] = self._batch([texts[i] for i in some])
-        return judged
+        batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+        rows = np.concatenate([self._batch([texts[i] for i in some]) for some in batches])
+        logits = np.empty_like(rows)
+        logits[order] = rows
+        return logits
 
-    def _batch(self, texts: list[tuple[str, str]]) -> Judgements:
+    def _batch(self, texts: list[Pair]) -> NDArray[np.float64]:
         import torch  # noqa: PLC0415 - loaded already
 
         inputs = self._tokenizer(
-            [_encodable(premise) for premise, _ in texts],
-            [_encodable(hypothesis) for _, hypothesis in texts],
+            [_encodable(first) for first, _ in texts],
+            [_encodable(second) for _, second in texts],
             padding=True,
             truncation="longest_first",
             max_length=self._window,
             return_tensors="pt",
         ).to(self._device)
         with torch.inference_mode():
-            logits = self._model(**inputs).logits
-        shares = logits.double().softmax(-1).cpu().numpy()
+            logits: NDArray[np.float64] = self._model(**inputs).logits.double().cpu().numpy()
+        return logits
+
+
+class _Classifier(_PairModel):
+    """A classifier whose labels say entailment."""
+
+    what = "judge"
+    prefix = "nli:"
+
+    def _read_labels(self, source: str, id2label: Mapping[int, str]) -> None:
+        self._columns = label_columns(source, id2label)
+
+    def probabilities(self, texts: list[Pair]) -> Judgements:
+        """[n, 3], columns as `LABELS`."""
         judged = np.zeros((len(texts), len(LABELS)))
+        if not texts:
+            return judged
+        shares = _softmax(self.logits(texts))
         for label, column in self._columns.items():
             judged[:, LABELS.index(label)] = shares[:, column]
         judged[~np.isfinite(shares).all(axis=1)] = np.nan
         return judged
+
+
+class _Ranker(_PairModel):
+    """A classifier whose one output, or one of two, is relevance."""
+
+    what = "re-ranker"
+    prefix = "cross:"
+
+    def _read_labels(self, source: str, id2label: Mapping[int, str]) -> None:
+        self._column = relevance_column(source, id2label)
+
+    def relevance(self, texts: list[Pair]) -> NDArray[np.float64]:
+        """[n] in [0, 1], n ≥ 1; NaN where the model's own numbers are not finite."""
+        logits = self.logits(texts)
+        if logits.shape[1] == 1:
+            # the sigmoid: the share of this logit beside one of 0
+            logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
+        shares: NDArray[np.float64] = _softmax(logits)[:, self._column]
+        return shares
+
+
+def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each row; NaN throughout a row with a number that is not finite."""
+    sound = np.where(np.isfinite(logits).all(axis=1, keepdims=True), logits, np.nan)
+    powers = np.exp(sound - sound.max(axis=1, keepdims=True))
+    shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
+    return shares
+
+
+def relevance_column(source: str, id2label: Mapping[int, str]) -> int:
+    """Which share says relevant: of the two labels of a classifier, or, of one label, that of its sigmoid (1).
+
+    One output may have any name. Two are told apart by theirs (relevant and irrelevant, yes and no, true and false, any
+    case); where they have none but LABEL_0 and LABEL_1, the second is relevant, as is the custom. Raises `UserFault`
+    for other names and for more labels.
+    """
+    if len(id2label) == 1:
+        return 1
+    names = {"".join(filter(str.isalnum, str(name).casefold())): int(i) for i, name in id2label.items()}
+    if len(id2label) == 2:
+        if set(names) == {"label0", "label1"}:
+            return names["label1"]
+        if len(said := _RELEVANT & set(names)) == 1 and len(_IRRELEVANT & set(names)) == 1:
+            return names[said.pop()]
+    raise UserFault(
+        f"The re-ranker '{source}' does not say which of its labels is relevance: its id2label is {dict(id2label)}. "
+        "Choose a model that was trained to rank passages (one for natural-language inference is none), or name its "
+        "two labels relevant and irrelevant in the id2label of a local copy's config.json."
+    )
 
 
 def label_columns(source: str, id2label: Mapping[int, str]) -> dict[str, int]:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
 
+    from ..retrieval.first_stage import FirstStage
     from ..retrieval.pool import Retriever
+    from ..retrieval.surroundings import Surroundings
+    from .rerankers import Reranker
 
 T = TypeVar("T")
 
@@ -35,7 +38,7 @@ class Resources:
     """Open models and corpora.
 
     Give live objects to use them in place of what a context names: any chat model, encoder or retriever of ours, or of
-    LangChain's (chat model, embeddings, retriever, vector store); any entailment judge.
+    LangChain's (chat model, embeddings, retriever, vector store); any entailment judge, re-ranker or document graph.
     repeats_itself: of the chat models that were asked one prompt twice, whether they answered alike.
     """
 
@@ -44,13 +47,18 @@ class Resources:
         llm: ChatModel | BaseChatModel | None = None,
         encoder: Encoder | Embeddings | None = None,
         retriever: Retriever | BaseRetriever | VectorStore | None = None,
+        *,
         judge: Judge | None = None,
+        reranker: Reranker | None = None,
+        graph: Surroundings | None = None,
     ) -> None:
         """Every argument is optional; what is left out is opened by name."""
         self._llm = None if llm is None else _as_chat_model(llm)
         self._encoder = None if encoder is None else _as_encoder(encoder)
         self._retriever = retriever
         self._judge = judge
+        self._reranker = reranker
+        self._graph = graph
         self.repeats_itself: dict[str, bool] = {}
         self._opened: dict[tuple[object, ...], Future[Any]] = {}
         self._metered: dict[tuple[str, int], Metered] = {}
@@ -92,6 +100,69 @@ class Resources:
         uses = () if name.startswith("nli:") else (llm, encoder, concurrency)  # weights of its own are opened once
         return await self._once(("judge", name, *uses), open_it)
 
+    async def reranker(self, name: str, llm: str, encoder: str, concurrency: int) -> Reranker:
+        """The re-ranker of that name, over this chat model or encoder; `UserFault` for an unknown name."""
+
+        async def open_it() -> Reranker:
+            from .rerankers import open_reranker  # noqa: PLC0415 - for the graphs that re-rank
+
+            return open_reranker(name, await self.llm(llm, concurrency), await self.encoder(encoder))
+
+        if self._reranker is not None:
+            return self._reranker
+        uses = () if name.startswith("cross:") else (llm, encoder, concurrency)  # weights of its own are opened once
+        return await self._once(("reranker", name, *uses), open_it)
+
+    async def first_stage(
+        self, name: str, corpus: str, chunker: str, encoder: str, on_error: Literal["refuse", "skip"] = "refuse"
+    ) -> FirstStage:
+        """The first stage of that name over a corpus; a retriever that the caller gave stands for any."""
+
+        async def open_it() -> FirstStage:
+            from ..retrieval.first_stage import open_first_stage  # noqa: PLC0415 - faiss loads when first needed
+
+            source = await self.retriever(corpus, chunker, encoder, on_error)
+            return await open_first_stage(name, source, settings().cache, _progress(f"reading {corpus}"))
+
+        return await self._once(("first stage", name, corpus, chunker, encoder, on_error), open_it)
+
+    async def document_graph(
+        self,
+        corpus: str,
+        chunker: str,
+        encoder: str,
+        *,
+        graph_encoder: str,
+        neighbours: int,
+        on_error: Literal["refuse", "skip"] = "refuse",
+    ) -> Surroundings:
+        """Each document's nearest others under the graph's encoder, built at first use and kept in the cache folder.
+
+        Around the documents of a retriever that the caller gave, and of 0 neighbours, there are none.
+        """
+
+        async def open_it() -> Surroundings:
+            from ..retrieval.document_graph import cached_graph  # noqa: PLC0415 - faiss loads when first needed
+            from ..retrieval.index import Index  # noqa: PLC0415
+            from ..retrieval.surroundings import NoSurroundings  # noqa: PLC0415
+
+            source = await self.retriever(corpus, chunker, encoder, on_error)
+            if not isinstance(source, Index) or not neighbours:
+                return NoSurroundings()
+            return await cached_graph(
+                source,
+                neighbours,
+                settings().cache,
+                _progress(f"comparing the documents of {corpus}"),
+                encoder=await self.encoder(graph_encoder),
+                embedding=_progress(f"embedding {corpus} for its graph"),
+            )
+
+        if self._graph is not None:
+            return self._graph
+        key = ("graph", corpus, chunker, encoder, graph_encoder, neighbours, on_error)
+        return await self._once(key, open_it)
+
     async def retriever(
         self, corpus: str, chunker: str, encoder: str, on_error: Literal["refuse", "skip"] = "refuse"
     ) -> Retriever:
@@ -109,8 +180,8 @@ class Resources:
                 opened,
                 settings().cache,
                 on_error=on_error,
-                progress=lambda done, total: report_progress(f"indexing {corpus}", done, total),
-                comparing=lambda done, total: report_progress(f"comparing sentences of {corpus}", done, total),
+                progress=_progress(f"indexing {corpus}"),
+                comparing=_progress(f"comparing sentences of {corpus}"),
             )
 
         return await self._once(("retriever", corpus, chunker, encoder, on_error), open_it)
@@ -148,6 +219,10 @@ class Resources:
         # shielded: a caller that gives up must not cancel what others wait for
         opened: T = await asyncio.shield(asyncio.wrap_future(future))
         return opened
+
+
+def _progress(what: str) -> Callable[[int, int], None]:
+    return lambda done, total: report_progress(what, done, total)
 
 
 def corpus_path(name: str) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..models.answer_text import normalised
 from ..models.interfaces import LABELS, Judge
@@ -37,6 +38,20 @@ async def links(judge: Judge, question: str, pairs: Sequence[tuple[str, str]]) -
     one with no other; each two distinct answers are judged once in each direction. What the judge cannot say is no
     entailment, and a warning.
     """
+    entails, warnings = await judged(judge, question, pairs)
+    return [(entails(a, b) + entails(b, a)) / 2 for a, b in pairs], warnings
+
+
+async def entailments(judge: Judge, question: str, answers: Sequence[str]) -> tuple[NDArray[np.bool_], list[str]]:
+    """E(a_i, a_j) for n answers, [n, n], true on the diagonal; see `links`."""
+    entails, warnings = await judged(judge, question, [(a, b) for a in answers for b in answers])
+    return np.array([[entails(a, b) for b in answers] for a in answers], dtype=bool), warnings
+
+
+async def judged(
+    judge: Judge, question: str, pairs: Sequence[tuple[str, str]]
+) -> tuple[Callable[[str, str], bool], list[str]]:
+    """E for these pairs in both directions, and what the judge could not say; see `links`."""
     forms = {text: normalised(text) for pair in pairs for text in pair}
     spoken = {form: text for text, form in reversed(forms.items()) if form}  # one wording for each form, the first
     asked = list(dict.fromkeys((forms[a], forms[b]) for a, b in _both_ways(pairs) if _differ(forms[a], forms[b])))
@@ -50,7 +65,7 @@ async def links(judge: Judge, question: str, pairs: Sequence[tuple[str, str]]) -
         return forms[a] == forms[b] or entailed.get((forms[a], forms[b]), False)
 
     warning = f"The judge '{judge.name}' could not say of {unsaid} pairs of answers; they count as not entailing."
-    return [(entails(a, b) + entails(b, a)) / 2 for a, b in pairs], [warning] if unsaid else []
+    return entails, [warning] if unsaid else []
 
 
 def _both_ways(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

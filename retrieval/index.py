@@ -59,12 +59,7 @@ class Index:
         chunks = await chunker.cut(corpus.documents, comparing)
         if not chunks:
             raise UserFault("The corpus has no chunks to index: give one with at least one text that is not empty.")
-        vectors = faiss.IndexFlatIP(await encoder.dimension())
-        for start in range(0, len(chunks), BATCH):
-            texts = [embedding_text(chunk) for chunk in chunks[start : start + BATCH]]
-            await asyncio.to_thread(_add, vectors, await encoder.embed(texts), len(texts), encoder.name)
-            if progress is not None:
-                progress(start + len(texts), len(chunks))
+        vectors = await _embedded(chunks, encoder, progress)
         manifest = Manifest(
             encoder=encoder.name,
             dimension=vectors.d,
@@ -101,6 +96,27 @@ class Index:
         chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
         return cls(manifest, chunks, vectors, encoder)
 
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """Every chunk in row order, without scores; not to be written to."""
+        return self._chunks
+
+    @property
+    def vectors(self) -> Vectors:
+        """The chunks' vectors in row order, [N, d], L2-normalised: FAISS's own memory, read-only."""
+        return self._rows
+
+    async def under(self, encoder: Encoder, progress: Progress | None = None) -> Index:
+        """The same chunks embedded by another encoder; progress: hears how many are."""
+        vectors = await _embedded(self._chunks, encoder, progress)
+        manifest = self.manifest.model_copy(update={"encoder": encoder.name, "dimension": vectors.d})
+        return Index(manifest, self._chunks, vectors, encoder)
+
+    async def nearest(self, query: str, n: int) -> tuple[NDArray[np.int64], Vectors]:
+        """The rows of the n chunks nearest to a query and their cosines, best first, equals by row."""
+        question = (await self._encoder.embed([query], query=True))[0]
+        return await asyncio.to_thread(self._nearest, question, min(n, len(self._chunks)))
+
     async def pool(self, query: str, top_n: int | None) -> Pool:
         """See `Retriever.pool`; with None the vectors are FAISS's own memory, not a copy."""
         question = (await self._encoder.embed([query], query=True))[0]
@@ -108,14 +124,14 @@ class Index:
             return Pool(question, self._rows, self._chunk, self.problems)
         if top_n < 1:
             raise UserFault(f"The number of chunks to search for is {top_n}: give one of at least 1.")
-        nearest = await asyncio.to_thread(self._nearest, question, min(top_n, len(self._chunks)))
+        nearest, _ = await asyncio.to_thread(self._nearest, question, min(top_n, len(self._chunks)))
         return Pool(question, self._rows[nearest], lambda i: self._chunk(int(nearest[i])), self.problems)
 
     def _chunk(self, row: int) -> Chunk:
         return self._chunks[row].copy()
 
-    def _nearest(self, question: Vectors, count: int) -> NDArray[np.int64]:
-        """Rows by falling similarity, equal ones in their order.
+    def _nearest(self, question: Vectors, count: int) -> tuple[NDArray[np.int64], Vectors]:
+        """Rows by falling similarity, equal ones in their order, and the similarities.
 
         Of equals at the cut FAISS keeps any; then all rows that are at least as near are fetched.
         """
@@ -124,8 +140,8 @@ class Index:
         if len(rows) > count and scores[count] == scores[count - 1]:
             below = float(np.nextafter(scores[count], np.float32(-np.inf)))
             _, scores, rows = self._vectors.range_search(question[None], below)
-        nearest: NDArray[np.int64] = rows[np.lexsort((rows, -scores))][:count]
-        return nearest
+        order = np.lexsort((rows, -scores))[:count]
+        return rows[order], scores[order]
 
 
 async def chunker_for(name: str, encoder: Encoder) -> Chunker:
@@ -222,6 +238,17 @@ class _Memory:
             "typestr": flat.dtype.str,
             "data": (flat.ctypes.data, True),
         }
+
+
+async def _embedded(chunks: Sequence[Chunk], encoder: Encoder, progress: Progress | None) -> Any:  # noqa: ANN401
+    """The chunks' vectors as a faiss.IndexFlatIP, embedded with their titles a batch at a time."""
+    vectors = faiss.IndexFlatIP(await encoder.dimension())
+    for start in range(0, len(chunks), BATCH):
+        texts = [embedding_text(chunk) for chunk in chunks[start : start + BATCH]]
+        await asyncio.to_thread(_add, vectors, await encoder.embed(texts), len(texts), encoder.name)
+        if progress is not None:
+            progress(start + len(texts), len(chunks))
+    return vectors
 
 
 def _add(vectors: Any, rows: Vectors, count: int, encoder: str) -> None:  # noqa: ANN401 - faiss has no types

@@ -54,9 +54,9 @@ class Figures(TypedDict):
 class DenseState(Flow, total=False):
     """What flows through the measurement.
 
-    chunks: what the caller gave, and given: that it gave any; repeat: whether r_0 is asked twice, to see whether the model repeats itself;
-    rephrased: c' by `text_key` of c; pending: the contexts to answer, each by the id of the chunk that is rephrased
-    in it, or `ORIGINAL`; replies: their answers. The rest are the figures.
+    chunks: what the caller gave, and given: that it gave any; repeat: whether r_0 is asked twice, to see whether the
+    model repeats itself; rephrased: c' by `text_key` of c; pending: the contexts to answer, each by the id of the
+    chunk that is rephrased in it, or `ORIGINAL`; replies: their answers. The rest are the figures.
     """
 
     chunks: list[str | Chunk] | None

@@ -13,8 +13,8 @@ class Chunk(TypedDict, total=False):
     """A piece of a document.
 
     id: unique in its corpus; start: offset of `text` in the document's text, in characters;
-    score: cosine similarity to the question, in [-1, 1], once it has been retrieved; rephrasing: the text in other
-    sentences, once it is known, or the text itself if there is none.
+    score: what the retrieval that found it gave, a cosine in [-1, 1], a first stage's own score, or a re-ranker's;
+    rephrasing: the text in other sentences, once it is known, or the text itself if there is none.
     """
 
     id: Required[str]

@@ -32,6 +32,8 @@ import pytest
 from dubito.state.dense import DenseContext
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
+from dubito.state.neighbourhood import NeighbourhoodContext
+from dubito.state.sunar import SunarContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
@@ -50,9 +52,11 @@ CONTEXTS: dict[str, Any] = {
     "dense": DenseContext,
     "dense_rag": DenseRagContext,
     "df_rag": DFRagContext,
+    "neighbourhood": NeighbourhoodContext,
+    "sunar": SunarContext,
     "vanilla_rag": VanillaRagContext,
 }
-INPUTS = {"dense": {"question", "chunks"}}
+INPUTS = {"dense": {"question", "chunks"}, "neighbourhood": {"question", "query"}}
 REWRITTEN = "To say it in another way, "
 
 
@@ -84,6 +88,11 @@ class ScriptedServer:
         elif "how well a set of passages" in system:
             steps = user.partition("Passages")[0].count(") ")
             role, text = "evaluator", "\n".join(f"{i}) score: 3 | answer: fact {i}" for i in range(1, steps + 1))
+        elif "one at a time" in system:
+            role = "decomposer"
+            text = "Final answer: Beatrix Hale" if "Looked up so far\n" in user else "Follow-up: Who founded it?"
+        elif "line of reasoning" in system:
+            role, text = "reasoner", "Somebody else"
         elif "You rewrite texts" in system:
             role, text = "rephraser", REWRITTEN + user.split("\n")[1]
         elif "enough to answer" in system:
@@ -230,7 +239,8 @@ async def test_the_form_has_every_setting_with_title_description_default_range_a
         assert len(setting["description"]) > 20
         assert {"minimum", "maximum"} <= set(setting) or setting["type"] not in {"integer", "number"}
     k, evaluator = shown["properties"]["k"], shown["properties"].get("evaluator")
-    assert (k["minimum"], k["maximum"], k["default"], k["title"]) == (1, 1000, 5, "Chunks (k)")
+    of_k = (10, "Evidence (l)") if graph in {"neighbourhood", "sunar"} else (5, "Chunks (k)")
+    assert (k["minimum"], k["maximum"], k["default"], k["title"]) == (1, 1000, *of_k)
     assert shown["properties"]["preset"]["enum"] == ["embedded", "paper"]
     if graph == "df_rag":
         assert evaluator is not None
@@ -378,6 +388,25 @@ async def test_a_refinement_can_be_stopped_edited_and_continued(studio: Any, scr
     result = await studio.runs.wait(thread, "dense_rag", input=None, context=context)
     assert (result["stopped"], result["answer"]) == ("unchanged", "Beatrix Hale")
     assert len(result["evidence"]) == 3
+
+
+# --- SUNAR ---
+
+
+async def test_sunar_reads_all_evidence_again(studio: Any, scripted: ScriptedServer) -> None:
+    context = {**scripted.models, "graph_encoder": scripted.models["encoder"], "judge": "similarity:0.9"}
+    before = len(scripted.asked)
+    settings = {"budget": 12, "batch": 6, "samples": 3, "k": 4}
+    result = await studio.runs.wait(None, "sunar", input=QUESTION, context={**context, **settings})
+    assert [hop["question"] for hop in result["hops"]] == ["Who founded it?"]
+    assert (result["sequential_answer"], result["answer"], result["changed"]) == ("Beatrix Hale", "Somebody else", True)
+    (hop,) = result["hops"]
+    assert len(hop["scored"]) == 12
+    assert {one["pool"] for one in hop["scored"]} == {"first_stage", "frontier"}
+    assert len(hop["evidence_ids"]) == 4
+    asked = scripted.roles(before)
+    assert asked["decomposer"] == 2
+    assert asked["reasoner"] == 1
 
 
 async def test_an_assistant_keeps_its_settings(studio: Any, scripted: ScriptedServer) -> None:

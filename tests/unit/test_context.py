@@ -170,7 +170,7 @@ def test_the_schemas_of_every_exported_graph_are_there(name: str) -> None:
     graph = exported(name)
     assert graph.name == name
     assert graph.checkpointer is None
-    more = {"chunks"} if name == "dense" else set()
+    more = {"dense": {"chunks"}, "neighbourhood": {"query"}}.get(name, set())
     assert set(graph.get_input_jsonschema()["properties"]) == {"question", *more}
     assert graph.get_input_jsonschema()["required"] == ["question"]
     assert {"answer", "evidence", "usage", "warnings"} <= set(graph.get_output_jsonschema()["properties"])

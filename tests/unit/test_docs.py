@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.graphs import dense, dense_rag, df_rag, vanilla_rag
+from dubito.graphs import dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag
 from dubito.state.context import BaseContext
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
+from dubito.state.sunar import SunarContext
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +27,11 @@ def settings_table(context: type[BaseContext]) -> str:
 
 @pytest.mark.parametrize(
     ("name", "modules", "context"),
-    [("df_rag", [df_rag], DFRagContext), ("dense_rag", [dense, dense_rag], DenseRagContext)],
+    [
+        ("df_rag", [df_rag], DFRagContext),
+        ("dense_rag", [dense, dense_rag], DenseRagContext),
+        ("sunar", [neighbourhood, sunar], SunarContext),
+    ],
 )
 def test_a_techniques_page_shows_its_graphs_and_its_settings(
     name: str, modules: list[Any], context: type[BaseContext]
@@ -37,7 +42,7 @@ def test_a_techniques_page_shows_its_graphs_and_its_settings(
     assert settings_table(context) in page
 
 
-@pytest.mark.parametrize("module", [dense, dense_rag, df_rag, vanilla_rag])
+@pytest.mark.parametrize("module", [dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag])
 def test_drawn_graphs_are_those_of_the_code(module: object) -> None:
     graph = module.graph  # type: ignore[attr-defined]
     drawn = (ROOT / "docs" / "graphs" / f"{graph.name}.mmd").read_text(encoding="utf-8")

@@ -377,7 +377,7 @@ def test_processes_that_build_at_once_do_not_harm_each_other(tmp_path: Path, cor
     for child in children:
         child.join(60)
     assert [child.exitcode for child in children] == [0] * 4
-    builders = {built.get(timeout=5) for _ in range(2)}
+    builders = {built.get(timeout=5)}
     assert builders  # at least one built; the rest built too or loaded
     (folder,) = (tmp_path / "cache" / "indexes").iterdir()
     assert asyncio.run(Index.load(folder, HashEncoder())).manifest.chunks == 5

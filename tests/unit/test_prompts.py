@@ -14,10 +14,13 @@ from dubito.errors import ContractFault
 from dubito.prompts import (
     answer,
     choice,
+    decompose,
     defuse,
     entailment,
     likelihood,
+    meta_evidence,
     plan,
+    query_likelihood,
     render,
     rephrase,
     report,
@@ -26,6 +29,7 @@ from dubito.prompts import (
 )
 from dubito.state.messages import Message
 from dubito.state.records import Chunk
+from dubito.state.sunar import Hop
 from hypothesis import example, given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
@@ -39,6 +43,9 @@ def chunk(text: str, title: str = "Lancaster") -> Chunk:
 
 
 CHUNKS = [chunk("The Lune flows past Lancaster."), chunk("Ada was born in Kirkby.", "Ada")]
+HOPS: list[Hop] = [
+    {"question": "Where was Ada born?", "answer": "Kirkby", "evidence_ids": [], "scored": [], "stopped": "budget"}
+]
 PROMPTS: dict[str, Callable[[], list[Message]]] = {
     "plan": lambda: plan.messages("Which river?"),
     "report": lambda: report.messages(["Find Ada", "Find her birthplace"], CHUNKS),
@@ -52,6 +59,11 @@ PROMPTS: dict[str, Callable[[], list[Message]]] = {
     "entailment": lambda: entailment.messages("Which river?", "the Lune", "the Wyre"),
     "sufficient": lambda: sufficient.messages("Which river?", CHUNKS),
     "sufficient without chunks": lambda: sufficient.messages("Which river?", []),
+    "query_likelihood": lambda: query_likelihood.messages("Lancaster\nThe Lune flows past Lancaster."),
+    "decompose": lambda: decompose.messages("Which river?", HOPS, must_answer=True),
+    "decompose at first": lambda: decompose.messages("Which river?", []),
+    "meta_evidence": lambda: meta_evidence.messages("Which river?", HOPS, "the Wyre", CHUNKS),
+    "meta_evidence without chunks": lambda: meta_evidence.messages("Which river?", HOPS, "", []),
     "summary": lambda: summary.messages("Summarise the course.", CHUNKS),
     "summary without chunks": lambda: summary.messages("Summarise the course.", []),
 }
@@ -90,12 +102,15 @@ def test_every_template_has_a_test_here() -> None:
         ("entailment", {"question", "first", "second"}),
         ("sufficient", {"question", "chunks"}),
         ("summary", {"question", "chunks"}),
+        ("query_likelihood", {"text"}),
+        ("decompose", {"question", "hops", "must_answer"}),
+        ("meta_evidence", {"question", "hops", "sequential_answer", "chunks"}),
     ],
 )
 def test_a_missing_input_is_an_error(name: str, needed: set[str]) -> None:
     inputs: dict[str, Any] = {
         "question": "q", "plan": ["a"], "step": "a", "notes": ["n"], "chunks": CHUNKS,
-        "text": "t", "first": "f", "second": "s",
+        "text": "t", "first": "f", "second": "s", "hops": HOPS, "must_answer": False, "sequential_answer": "a",
     }  # fmt: skip
     render(name, **{key: inputs[key] for key in needed})
     for left_out in needed:
@@ -136,6 +151,9 @@ def test_templates_and_braces_in_data_are_text(data: str) -> None:
         (entailment.messages(data, data, data), 3),
         (sufficient.messages(data, hostile), 3),
         (summary.messages(data, hostile), 3),
+        (query_likelihood.messages(data), 1),
+        (decompose.messages(data, [{**HOPS[0], "question": data, "answer": data}]), 3),
+        (meta_evidence.messages(data, [{**HOPS[0], "question": data, "answer": data}], data, hostile), 6),
     ]:
         assert messages[-1]["content"].count(data) == times
         assert all(data not in message["content"] for message in messages[:-1])
@@ -431,3 +449,30 @@ def test_a_rephrasing_that_is_none_says_why(reply: str, problem: str) -> None:
 )
 def test_a_rephrasing_that_only_sounds_like_a_refusal_is_taken(reply: str, text: str) -> None:
     assert rephrase.parse(reply, text) == reply
+
+
+# --- the decomposition ---
+
+
+@pytest.mark.parametrize(
+    ("reply", "step"),
+    [
+        ("Follow-up: Who founded the Herald?", (False, "Who founded the Herald?")),
+        ("follow up question: Who?", (False, "Who?")),
+        ("**Follow-up:** Who founded it?", (False, "Who founded it?")),
+        ("Follow-up: Who founded it? Ida Brandt", (False, "Who founded it?")),
+        ("Follow-up: the founder of the Herald", (False, "the founder of the Herald")),
+        ("- Final answer: Kirkby", (True, "Kirkby")),
+        ("So the final answer is: **Kirkby**", (True, "Kirkby")),
+        ("Let me think.\nFollow-up: Who?\nFollow-up: Where?", (False, "Who?")),
+        ("Follow-up:\nFinal answer: Kirkby", (True, "Kirkby")),
+    ],
+)
+def test_a_step_of_the_decomposition(reply: str, step: tuple[bool, str]) -> None:
+    assert decompose.parse(reply) == step
+
+
+@pytest.mark.parametrize("reply", ["", "Kirkby", "Follow-up:", "I would ask who founded it.", "Final answer Kirkby"])
+def test_prose_is_no_step(reply: str) -> None:
+    with pytest.raises(ContractFault, match="has no line"):
+        decompose.parse(reply)

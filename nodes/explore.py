@@ -1,0 +1,36 @@
+"""explore: the next batch of documents to score (SUNAR Algorithm 1; Graph-based Adaptive Re-ranking)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..models.resources import Resources
+from ..state.neighbourhood import Ending, NeighbourhoodContext, NeighbourhoodState, Offer
+
+
+async def explore(state: NeighbourhoodState, context: NeighbourhoodContext, resources: Resources) -> NeighbourhoodState:
+    """Take the best documents of the first stage R and of the frontier N in turn, R first; an empty pool is skipped.
+
+    A batch has `batch` documents, or as many as the pool or the budget has left.
+    """
+    if stopped := ending(state, context):
+        return {"batch": [], "stopped": stopped}
+    size = min(context.batch, context.budget - len(state["scored"]))
+    if state["frontier"] and (state["turn"] == "frontier" or not state["first_stage"]):
+        batch = [offer["chunk_id"] for offer in best(state["frontier"], size)]
+        return {"batch": batch, "pool": "frontier", "turn": "first_stage", "stopped": None}
+    return {"batch": state["first_stage"][:size], "pool": "first_stage", "turn": "frontier", "stopped": None}
+
+
+def ending(state: NeighbourhoodState, context: NeighbourhoodContext) -> Ending | None:
+    """Why nothing more is to be scored; None if there is."""
+    if len(state["scored"]) >= context.budget:
+        return "budget"
+    if not state["first_stage"] and not state["frontier"]:
+        return "exhausted"
+    return "converged" if context.patience and state["stale"] >= context.patience else None
+
+
+def best(frontier: Sequence[Offer], size: int) -> list[Offer]:
+    """The offers of the highest scores; of equal ones those that were first offered."""
+    return sorted(frontier, key=lambda offer: -offer["score"])[:size]

@@ -1,0 +1,124 @@
+"""BM25 over the chunks of an index, by bm25s: built once for a set of chunks, kept on disk and read memory-mapped.
+
+The variant is Lucene's (Kamphuis et al. 2020): Σ over the query's words of idf · tf / (tf + k1 (1 − b + b · l / l̄)),
+with idf = log(1 + (N − df + 0.5) / (df + 0.5)), k1 = 1.5 and b = 0.75; a word that the query repeats counts again.
+Words are runs of at least two letters or digits in lower case, without 33 English stop words; there is no stemming.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserFault
+from ..state.records import Chunk
+from .chunking import Progress, embedding_text
+from .derived_files import Derived, cache_folder, kept, read_array, read_manifest
+from .fusion import Ranking, best
+from .index import Index
+
+KIND, FORMAT = "BM25 index", 1
+
+K1, B = 1.5, 0.75
+
+BATCH = 4096
+"""Chunks whose words are found between two reports of progress."""
+
+WORDS = "words"
+"""Where bm25s's own files are."""
+
+
+class Bm25Manifest(Derived):
+    """What a BM25 index was made from."""
+
+    kind: str = KIND
+    format: int = FORMAT
+    k1: float = K1
+    b: float = B
+
+
+class Bm25:
+    """A ranking of an index's rows by BM25 over titles and texts."""
+
+    def __init__(self, model: Any) -> None:  # noqa: ANN401 - bm25s has no types
+        """model: bm25s's; None if no chunk has a word."""
+        self._model = model
+
+    async def rank(self, query: str, n: int) -> Ranking:
+        """See `Ranker.rank`; a row without any of the query's words is left out."""
+        return await asyncio.to_thread(self._rank, query, n)
+
+    def _rank(self, query: str, n: int) -> Ranking:
+        words = [] if self._model is None else self._model.get_tokens_ids(words_of([query])[0])
+        if not words:
+            return Ranking(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
+        return best(self._model.get_scores_from_ids(words), n)
+
+
+def words_of(texts: Sequence[str]) -> list[list[str]]:
+    """The words of each text that BM25 counts."""
+    words: list[list[str]] = _bm25s().tokenize(list(texts), stopwords="en", return_ids=False, show_progress=False)
+    return words
+
+
+async def open_bm25(index: Index, cache: Path, progress: Progress | None = None) -> Bm25:
+    """The BM25 index of an index's chunks, built at first use; progress: hears of how many chunks the words are known.
+
+    `UserFault` if the package is missing or the cache folder cannot be written to.
+    """
+    _bm25s()
+    manifest = Bm25Manifest(chunks=index.manifest.chunks, chunks_sha256=index.manifest.chunks_sha256)
+    folder = cache_folder(cache, manifest)
+
+    async def build() -> Callable[[Path], None]:
+        return await asyncio.to_thread(_built, await _words(index.chunks, progress))
+
+    return await kept(folder, manifest, lambda: _read(folder, manifest), build)
+
+
+async def _words(chunks: Sequence[Chunk], progress: Progress | None) -> list[list[str]]:
+    words: list[list[str]] = []
+    for start in range(0, len(chunks), BATCH):
+        texts = [embedding_text(chunk) for chunk in chunks[start : start + BATCH]]
+        words += await asyncio.to_thread(words_of, texts)
+        if progress is not None:
+            progress(len(words), len(chunks))
+    return words
+
+
+def _built(words: list[list[str]]) -> Callable[[Path], None]:
+    """Index the words; the result writes it."""
+    known: dict[str, int] = {}
+    ids = [[known.setdefault(word, len(known)) for word in some] for some in words]
+    if not known:
+        return lambda _: None  # bm25s would divide by the mean length, 0
+    model = _bm25s().BM25(k1=K1, b=B, method="lucene", backend="numpy")
+    model.index((ids, known), create_empty_token=False, show_progress=False)
+    return lambda folder: model.save(str(folder / WORDS), show_progress=False)
+
+
+def _read(folder: Path, due: Bm25Manifest) -> Bm25:
+    if read_manifest(folder, Bm25Manifest, KIND, FORMAT) != due:
+        raise UserFault(f"The {KIND} {folder} is of other chunks: build it anew.")
+    if not (folder / WORDS).exists():
+        return Bm25(None)
+    for name, dtype in (("data", "float32"), ("indices", "int32"), ("indptr", "int64")):
+        read_array(folder / WORDS, KIND, f"{name}.csc.index.npy", dtype, [None])
+    try:
+        return Bm25(_bm25s().BM25.load(str(folder / WORDS), mmap=True, load_corpus=False, show_progress=False))
+    except (OSError, ValueError, LookupError, TypeError) as fault:
+        raise UserFault(f"The {KIND} {folder} is damaged: delete that folder and build it anew.") from fault
+
+
+def _bm25s() -> Any:  # noqa: ANN401 - bm25s has no types
+    try:
+        import bm25s  # noqa: PLC0415 - for those who search by words
+    except ImportError as error:
+        raise UserFault('The first stage bm25 needs a package: pip install "bm25s>=0.3".') from error
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
+    return bm25s

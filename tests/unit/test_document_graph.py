@@ -1,0 +1,350 @@
+"""The document graph: exact neighbours against brute force, repair against a rebuild, and what is kept on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from blockbuster import blockbuster_ctx
+from dubito.errors import UserFault
+from dubito.models.interfaces import Vectors
+from dubito.retrieval import document_graph, neighbours
+from dubito.retrieval.document_graph import DocumentGraph, cached_graph
+from dubito.retrieval.index import Index
+from dubito.retrieval.index_files import Manifest, sha256_of
+from dubito.state.records import Chunk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+class NoEncoder:
+    """An encoder that gives rows of a table by the number in a text."""
+
+    def __init__(self, name: str = "table", table: Sequence[Sequence[float]] | Vectors = ()) -> None:
+        self.name = name
+        self.table = np.array(table, dtype=np.float32)
+        self.embedded = 0
+
+    async def dimension(self) -> int:
+        return int(self.table.shape[1])
+
+    async def token_counter(self) -> Callable[[str], int] | None:
+        return None
+
+    async def max_tokens(self) -> int | None:
+        return None
+
+    async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
+        self.embedded += len(texts)
+        rows: Vectors = self.table[[int(text) for text in texts]]
+        return rows
+
+
+def index_of(rows: Sequence[Sequence[float]] | Vectors, encoder: str = "table") -> Index:
+    """An index whose chunk i is `c{i}` and has row i as its vector."""
+    table = np.array(rows, dtype=np.float32)
+    chunks: list[Chunk] = [{"id": f"c{i}", "doc_id": f"c{i}", "title": "", "text": str(i)} for i in range(len(table))]
+    vectors = faiss.IndexFlatIP(table.shape[1])
+    vectors.add(table)
+    manifest = Manifest(
+        encoder=encoder,
+        dimension=table.shape[1],
+        chunker="words:1",
+        corpus="",
+        documents=len(chunks),
+        chunks=len(chunks),
+        chunks_sha256=sha256_of(chunks),
+    )
+    return Index(manifest, chunks, vectors, NoEncoder(encoder, table))
+
+
+def graph_of(index: Index, k: int, exact_up_to: int = 10**6) -> DocumentGraph:
+    return asyncio.run(DocumentGraph.build(index, k, exact_up_to=exact_up_to))
+
+
+def table_of(graph: DocumentGraph) -> list[list[tuple[str, float]]]:
+    return [graph.neighbours(f"c{i}") for i in range(graph.manifest.chunks)]
+
+
+def brute_force(rows: Sequence[Sequence[float]] | Vectors, k: int) -> list[list[tuple[str, float]]]:
+    """All pairs by sums without rounding, sorted: nearest first, equals by row."""
+    table = np.array(rows, dtype=np.float32).astype(float).tolist()
+    expected = []
+    for i, one in enumerate(table):
+        scores = [float(np.float32(math.fsum(a * b for a, b in zip(one, other, strict=True)))) for other in table]
+        order = sorted((j for j in range(len(table)) if j != i), key=lambda j: (-scores[j], j))
+        expected.append([(f"c{j}", scores[j]) for j in order[:k]])
+    return expected
+
+
+EXACT: list[list[float]] = [  # of length 1 in binary fractions, so that many pairs are exactly equal
+    [1.0, 0, 0, 0],
+    [0, 1.0, 0, 0],
+    [0, 0, 0, -1.0],
+    [0.5, 0.5, 0.5, 0.5],
+    [0.5, -0.5, 0.5, 0.5],
+    [-0.5, 0.5, 0.5, 0.5],
+    [0, 0, 0, 0],
+]
+
+
+def unit(rows: np.ndarray) -> Vectors:
+    vectors: Vectors = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return vectors
+
+
+def clustered(n: int, d: int, centres: int, seed: int = 0) -> Vectors:
+    rng = np.random.default_rng(seed)
+    middle = rng.standard_normal((centres, d))
+    return unit(middle[rng.integers(centres, size=n)] + 0.7 * rng.standard_normal((n, d)))
+
+
+@given(rows=st.lists(st.sampled_from(EXACT), min_size=1, max_size=40), k=st.integers(1, 12))
+@settings(deadline=None, max_examples=80)
+def test_it_is_what_brute_force_finds_even_where_many_are_equal(rows: list[list[float]], k: int) -> None:
+    assert table_of(graph_of(index_of(rows), k)) == brute_force(rows, k)
+
+
+@given(
+    numbers=st.lists(st.lists(st.integers(-3, 3), min_size=3, max_size=3).filter(any), min_size=1, max_size=40),
+    k=st.integers(1, 6),
+    block=st.integers(1, 50),
+    batch=st.integers(1, 50),
+)
+@settings(deadline=None, max_examples=80)
+def test_blocks_and_batches_change_nothing(numbers: list[list[int]], k: int, block: int, batch: int) -> None:
+    rows = unit(np.array(numbers, dtype=float))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours, "BLOCK", block)
+        patch.setattr(neighbours, "SPARE", 1)
+        patch.setattr(neighbours, "COMPARED", 7)
+        patch.setattr(document_graph, "BATCH", batch)
+        found = table_of(graph_of(index_of(rows), k))
+    assert found == brute_force(rows, k)
+
+
+def test_it_is_exact_at_a_size_where_products_are_made_in_blocks() -> None:
+    rows = clustered(700, 48, 5)
+    rows[600:660] = rows[3]  # more equal ones than are fetched at once
+    assert table_of(graph_of(index_of(rows), 10)) == brute_force(rows, 10)
+
+
+def test_a_chunk_is_never_its_own_neighbour_even_among_equals() -> None:
+    graph = graph_of(index_of([[0.6, 0.8]] * 500), 3)
+    assert [name for name, _ in graph.neighbours("c0")] == ["c1", "c2", "c3"]
+    assert [name for name, _ in graph.neighbours("c2")] == ["c0", "c1", "c3"]
+    assert [name for name, _ in graph.neighbours("c499")] == ["c0", "c1", "c2"]
+
+
+def test_fewer_than_k_others_are_all_there_is() -> None:
+    graph = graph_of(index_of([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), 5)
+    assert graph.neighbours("c0") == [("c1", pytest.approx(0.6)), ("c2", 0.0)]
+    assert graph._found.rows.tolist() == [[1, 2, -1, -1, -1], [2, 0, -1, -1, -1], [1, 0, -1, -1, -1]]
+    assert graph._found.rows.dtype == np.int32
+    assert graph_of(index_of([[1.0, 0.0]]), 2).neighbours("c0") == []
+    assert graph.neighbours("unknown") == []
+    chunk = graph.chunk("c2")
+    assert chunk == {"id": "c2", "doc_id": "c2", "title": "", "text": "2"}
+    chunk["score"] = 1.0
+    assert "score" not in graph.chunk("c2")
+    with pytest.raises(KeyError):
+        graph.chunk("unknown")
+    assert all(type(score) is float for _, score in graph.neighbours("c1"))
+
+
+@given(
+    rows=st.lists(st.sampled_from(EXACT), min_size=2, max_size=40) | st.just(clustered(90, 16, 4).tolist()),
+    k=st.integers(1, 8),
+    share=st.floats(0, 1),
+)
+@settings(deadline=None, max_examples=80)
+def test_extended_is_the_same_as_built_anew(rows: list[list[float]], k: int, share: float) -> None:
+    old = graph_of(index_of(rows[: max(1, int(share * len(rows)))]), k)
+    before = table_of(old)
+    grown, anew = asyncio.run(old.extended(index_of(rows))), graph_of(index_of(rows), k)
+    assert table_of(grown) == table_of(anew) == brute_force(rows, k)
+    assert grown.manifest == anew.manifest
+    assert table_of(old) == before
+
+
+async def test_extending_tells_how_far_it_is_and_refuses_what_does_not_begin_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document_graph, "BATCH", 4)
+    rows, told = clustered(10, 8, 2), []
+    index = index_of(rows[:5])
+    await (await DocumentGraph.build(index, 2)).save(tmp_path / "graph")
+    graph = await DocumentGraph.load(tmp_path / "graph", index)
+    grown = await graph.extended(index_of(rows), lambda *step: told.append(step))
+    assert told == [(4, 10), (5, 10), (9, 10), (10, 10)]
+    await grown.save(tmp_path / "graph")  # in place of the one that it was read from
+    assert table_of(await DocumentGraph.load(tmp_path / "graph", index_of(rows))) == brute_force(rows, 2)
+    with pytest.raises(UserFault, match="compares vectors of 'table' and this index has those of 'other'"):
+        await graph.extended(index_of(rows, "other"))
+    with pytest.raises(UserFault, match="does not begin with the chunks of the document graph"):
+        await graph.extended(index_of(rows[:4]))
+
+
+def test_above_the_threshold_nearly_all_neighbours_are_found_in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "CLUSTER", 50)
+    monkeypatch.setattr(neighbours, "NEAR", 3)
+    told: list[tuple[int, int]] = []
+    index = index_of(clustered(3000, 24, 30))
+    graph = asyncio.run(DocumentGraph.build(index, 10, lambda *step: told.append(step), exact_up_to=2999))
+    exact = graph_of(index, 10, exact_up_to=3000)
+    assert (graph.manifest.method, exact.manifest.method) == ("clusters", "exact")
+    assert (len(told), told[-1]) == (60, (3000, 3000))
+    found, due = table_of(graph), table_of(exact)
+    hits = sum(len(set(some) & set(other)) for some, other in zip(found, due, strict=True))
+    assert 0.9 <= hits / 30_000 < 1  # it is another way, and a good one
+    assert all(len(some) == 10 and (f"c{i}" not in dict(some)) for i, some in enumerate(found))
+    again = asyncio.run(DocumentGraph.build(index, 10, exact_up_to=2999))
+    assert table_of(again) == found
+
+
+def test_clusters_hold_the_rows_that_have_them_among_their_nearest() -> None:
+    clusters = neighbours.Clusters(np.array([[0, 2], [1, 2], [2, 0]]), 4)
+    assert [clusters.members(number).tolist() for number in range(len(clusters))] == [[0, 2], [1], [0, 1, 2], []]
+
+
+def test_equal_vectors_are_in_clusters_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "NEAR", 1)
+    same = neighbours.Clusters.of(np.tile(np.array([[0.6, 0.8]], dtype=np.float32), (600, 1)))
+    assert len(same) == 2
+    assert sorted(row for number in range(2) for row in same.members(number).tolist()) == list(range(600))
+
+
+async def test_a_saved_graph_is_read_memory_mapped(tmp_path: Path) -> None:
+    index, told = index_of(clustered(30, 8, 3)), []
+    graph = await DocumentGraph.build(index, 4, lambda *step: told.append(step))
+    await graph.save(tmp_path / "graph")
+    await graph.save(tmp_path / "graph")
+    opened = await DocumentGraph.load(tmp_path / "graph", index)
+    assert table_of(opened) == table_of(graph)
+    assert opened.manifest == graph.manifest
+    assert (graph.manifest.encoder, graph.manifest.k, graph.manifest.chunks) == ("table", 4, 30)
+    assert isinstance(opened._found.rows, np.memmap)
+    assert isinstance(opened._found.scores, np.memmap)
+    assert told == [(30, 30)]
+    files = [str(file.relative_to(tmp_path)) for file in sorted(tmp_path.rglob("*"))]  # noqa: ASYNC240 - of a test
+    assert files == ["graph", "graph/manifest.json", "graph/neighbours.npy", "graph/scores.npy"]
+    # of the same chunks under another encoder
+    assert table_of(await DocumentGraph.load(tmp_path / "graph", index_of(clustered(30, 4, 3), "other"))) == table_of(
+        graph
+    )
+
+
+def _edit(folder: Path, **changes: object) -> None:
+    file = folder / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+HARMS = [
+    (lambda folder: (folder / "manifest.json").unlink(), "is no document graph: build one"),
+    (lambda folder: (folder / "manifest.json").write_text("{"), "is damaged: delete that folder"),
+    (lambda folder: (folder / "manifest.json").write_text("3"), "is no document graph"),
+    (lambda folder: _edit(folder, kind="BM25 index"), "is no document graph"),
+    (lambda folder: _edit(folder, format=2), "has format 2 and this version of dubito reads format 1"),
+    (lambda folder: _edit(folder, k="many"), "is damaged"),
+    (lambda folder: _edit(folder, k=5), "is damaged"),
+    (lambda folder: _edit(folder, chunks_sha256="0"), "made of 6 chunks that are not the 6 of this index: build it"),
+    (lambda folder: (folder / "neighbours.npy").write_bytes(b"x"), "is damaged"),
+    (lambda folder: (folder / "neighbours.npy").write_bytes(b""), "is damaged"),
+    (lambda folder: (folder / "scores.npy").write_bytes((folder / "scores.npy").read_bytes()[:-4]), "is damaged"),
+    (lambda folder: np.save(folder / "scores.npy", np.zeros((6, 2))), "is damaged"),
+    (lambda folder: np.save(folder / "scores.npy", np.array([[{}] * 2] * 6), allow_pickle=True), "is damaged"),
+    (lambda folder: (folder / "scores.npy").unlink(), "is damaged"),
+]
+
+
+@pytest.mark.parametrize(("harm", "message"), HARMS)
+async def test_a_damaged_or_foreign_graph_is_refused(
+    tmp_path: Path, harm: Callable[[Path], object], message: str
+) -> None:
+    index = index_of(clustered(6, 8, 3))
+    await (await DocumentGraph.build(index, 2)).save(tmp_path / "graph")
+    harm(tmp_path / "graph")
+    with pytest.raises(UserFault, match=message):
+        await DocumentGraph.load(tmp_path / "graph", index)
+
+
+async def test_a_graph_of_other_chunks_and_a_place_that_is_taken_are_refused(tmp_path: Path) -> None:
+    graph = await DocumentGraph.build(index_of(clustered(6, 8, 3)), 2)
+    await graph.save(tmp_path / "graph")
+    with pytest.raises(UserFault, match="made of 6 chunks that are not the 7 of this index"):
+        await DocumentGraph.load(tmp_path / "graph", index_of(clustered(7, 8, 3)))
+    with pytest.raises(UserFault, match="is no document graph"):
+        await DocumentGraph.load(tmp_path / "nothing", index_of(clustered(6, 8, 3)))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("keep")
+    for place in (tmp_path / "mine", tmp_path / "mine" / "notes"):
+        with pytest.raises(UserFault, match="is there and is no document graph: give the path of a folder that is new"):
+            await graph.save(place)
+    assert (tmp_path / "mine" / "notes").read_text() == "keep"
+    with pytest.raises(UserFault, match="cannot be written to"):
+        await graph.save(tmp_path / "mine" / "notes" / "graph")
+    (tmp_path / "empty").mkdir()
+    await graph.save(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("k", [0, -1])
+async def test_at_least_one_neighbour_is_asked_for(tmp_path: Path, k: int) -> None:
+    with pytest.raises(UserFault, match=f"The number of neighbours is {k}: give one of at least 1"):
+        await DocumentGraph.build(index_of(EXACT), k)
+    with pytest.raises(UserFault, match=re.escape(str(k))):
+        await cached_graph(index_of(EXACT), k, tmp_path)
+
+
+async def test_the_cache_builds_once_for_chunks_encoder_and_k(tmp_path: Path) -> None:
+    rows, told = clustered(12, 8, 3), []
+    for _ in range(2):
+        with blockbuster_ctx():
+            graph = await cached_graph(index_of(rows), 3, tmp_path, lambda *step: told.append(step))
+        assert table_of(graph) == brute_force(rows, 3)
+        assert isinstance(graph._found.rows, np.memmap)
+    assert len(told) == 1
+    assert table_of(await cached_graph(index_of(rows), 2, tmp_path)) == brute_force(rows, 2)
+    (folder, _) = sorted(
+        (tmp_path / "derived").iterdir(), key=lambda f: -json.loads((f / "manifest.json").read_text())["k"]
+    )
+    for harm in (lambda: (folder / "scores.npy").write_bytes(b"x"), lambda: _edit(folder, encoder="other")):
+        harm()
+        assert table_of(await cached_graph(index_of(rows), 3, tmp_path)) == brute_force(rows, 3)
+    assert json.loads((folder / "manifest.json").read_text())["encoder"] == "table"
+    assert len(list((tmp_path / "derived").iterdir())) == 2
+
+
+async def test_the_cached_graph_of_another_encoder_embeds_the_chunks_once(tmp_path: Path) -> None:
+    index, other = index_of(clustered(12, 8, 3)), clustered(12, 6, 3, seed=1)
+    encoder, told = NoEncoder("other", other), []
+    for _ in range(2):
+        graph = await cached_graph(index, 3, tmp_path, encoder=encoder, embedding=lambda *step: told.append(step))
+        assert table_of(graph) == brute_force(other, 3)
+    assert graph.manifest.encoder == "other"
+    assert encoder.embedded == 12
+    assert told == [(12, 12)]
+    same = NoEncoder("table", other)
+    assert table_of(await cached_graph(index, 3, tmp_path, encoder=same)) == brute_force(index.vectors, 3)
+    assert same.embedded == 0
+
+
+async def test_an_index_shows_its_chunks_and_vectors_and_can_be_embedded_anew() -> None:
+    rows = clustered(5, 8, 3)
+    index = index_of(rows)
+    np.testing.assert_array_equal(index.vectors, rows)
+    assert not index.vectors.flags.writeable
+    assert [chunk["id"] for chunk in index.chunks] == ["c0", "c1", "c2", "c3", "c4"]
+    other = await index.under(NoEncoder("other", clustered(5, 6, 3)))
+    assert (other.manifest.encoder, other.manifest.dimension) == ("other", 6)
+    assert other.manifest.chunks_sha256 == index.manifest.chunks_sha256
+    np.testing.assert_array_equal(other.vectors, clustered(5, 6, 3))
+    found, scores = await index.nearest("2", 3)
+    assert found.tolist() == np.argsort(-(rows @ rows[2]))[:3].tolist()
+    np.testing.assert_allclose(scores, (rows @ rows[2])[found], rtol=1e-6)
