@@ -50,7 +50,9 @@ def ask(
         str | None,
         typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="embedded, st:DIR, openai:URL#model."),
     ] = None,
-    chunker: Annotated[str | None, typer.Option(metavar="NAME", help="words:N or tokens:SIZE/OVERLAP.")] = None,
+    chunker: Annotated[
+        str | None, typer.Option(metavar="NAME", help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX.")
+    ] = None,
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="embedded (small models in packages) or paper.")
     ] = None,

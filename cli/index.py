@@ -14,6 +14,7 @@ EXAMPLES = help_lines(
     "Examples",
     "dubito index notes/ --out notes.index",
     "dubito index corpus.jsonl --out corpus.index --on-bad-record skip",
+    "dubito index corpus.jsonl --out corpus.index --graph-neighbours 10",
     'dubito ask "..." --corpus corpus.index',
 )
 
@@ -32,7 +33,12 @@ def index(
     encoder: Annotated[
         str, typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="embedded, st:DIR, openai:URL#model.")
     ] = "embedded",
-    chunker: Annotated[str, typer.Option(metavar="NAME", help="words:N or tokens:SIZE/OVERLAP.")] = "words:100",
+    chunker: Annotated[
+        str, typer.Option(metavar="NAME", help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX.")
+    ] = "words:100",
+    graph_neighbours: Annotated[
+        int, typer.Option(metavar="K", min=0, max=1000, help="Also find each chunk's K nearest others, for sunar.")
+    ] = 0,
     on_bad_record: Annotated[
         OnBadRecord, typer.Option(help="A broken record: refuse the corpus, or skip the record.")
     ] = OnBadRecord.refuse,
@@ -44,4 +50,5 @@ def index(
     """Index a corpus once, so that asking starts at once."""
     from .indexing import Job, run  # noqa: PLC0415 - what is heavy loads when it is needed
 
-    run(Job(corpus, out.expanduser(), encoder, chunker, on_bad_record.value), force=force, as_json=as_json)
+    job = Job(corpus, out.expanduser(), encoder, chunker, on_bad_record.value, graph_neighbours)
+    run(job, force=force, as_json=as_json)

@@ -21,8 +21,10 @@ from ..errors import UserFault
 from ..models.background import run_in_background
 from ..models.resources import corpus_path, shared_resources
 from ..retrieval.corpus import read_corpus
+from ..retrieval.document_graph import cached_graph
 from ..retrieval.index import Index, chunker_for
 from ..retrieval.index_files import is_index
+from ..settings import settings
 from .screen import clean, console, counted, duration, megabytes, print_json
 
 MOST_PROBLEMS = 20
@@ -38,6 +40,7 @@ class Job:
     encoder: str
     chunker: str
     on_bad_record: Literal["refuse", "skip"]
+    graph_neighbours: int = 0
 
 
 def run(job: Job, *, force: bool, as_json: bool) -> None:
@@ -76,6 +79,9 @@ async def build(job: Job, bar: Bar) -> Index:
     built = await Index.build(corpus, chunker, encoder, bar.move, bar.compare)
     bar.begin("saving")
     await built.save(job.target)
+    if job.graph_neighbours:
+        bar.begin("comparing the chunks")
+        await cached_graph(built, job.graph_neighbours, settings().cache, bar.relate)
     return built
 
 
@@ -113,6 +119,10 @@ class Bar:
         if done == total:
             self.begin("embedding the first chunks")
 
+    def relate(self, done: int, total: int) -> None:
+        """So many chunks' neighbours are known."""
+        self._show("comparing", done, total, "chunks")
+
     def _show(self, what: str, done: int, total: int, things: str) -> None:
         speed = done / max(time.monotonic() - self._begun, 1e-9)
         so_far = f"{done:,} of {total:,} {things}, {speed:,.0f} a second, {duration((total - done) / speed)} left"
@@ -130,6 +140,7 @@ def figures_of(built: Index, job: Job, seconds: float) -> dict[str, Any]:
         "dimension": manifest.dimension,
         "encoder": manifest.encoder,
         "chunker": manifest.chunker,
+        "graph_neighbours": job.graph_neighbours,
         "bytes": sum(file.stat().st_size for file in job.target.iterdir()),
         "seconds": seconds,
         "next": f'dubito ask "..." --corpus {shlex.quote(str(job.target))}{with_encoder}',
@@ -146,4 +157,6 @@ def show(screen: Console, figures: dict[str, Any], problems: tuple[str, ...]) ->
         f"{counted(figures['documents'], 'document')}, {counted(figures['chunks'], 'chunk')} ({figures['chunker']}), "
         f"dimension {figures['dimension']}, {megabytes(figures['bytes'])}, {duration(figures['seconds'])}"
     )
+    if near := figures["graph_neighbours"]:
+        screen.print(f"The {counted(near, 'nearest other')} of every chunk are in the cache folder, for sunar.")
     screen.print(Text.assemble("Now: ", (clean(figures["next"]), "bold")), soft_wrap=True)

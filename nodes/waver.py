@@ -46,7 +46,10 @@ async def cluster(state: NeighbourhoodState, context: NeighbourhoodContext, reso
     """
     answers = [text for text in state["answers"] if text]
     if not answers:
-        return {"sets": None, "warnings": [f"Batch {state['iteration'] + 1}: every sampled answer is empty; no penalty."]}
+        return {
+            "sets": None,
+            "warnings": [f"Batch {state['iteration'] + 1}: every sampled answer is empty; no penalty."],
+        }
     judge = await resources.judge(context.judge, context.llm, context.encoder, context.concurrency)
     try:
         sets, warnings = await count_sets(judge, state["asked"], answers)

@@ -21,6 +21,7 @@ from dubito.errors import ContextOverflow, ModelFault, UserFault
 from dubito.graphs import df_rag, vanilla_rag
 from dubito.models import resources
 from dubito.models.resources import Resources
+from dubito.retrieval.document_graph import DocumentGraph
 from dubito.settings import settings
 from dubito.state.df_rag import DFRagContext
 from dubito.state.vanilla_rag import VanillaRagContext
@@ -538,6 +539,21 @@ def test_an_index_is_built_and_answers(tmp_path, letters):
     assert following == f"Now: dubito ask \"...\" --corpus '{out}'"
     answered = json.loads(dubito("ask", "eeeee", "--graph", "vanilla_rag", "--corpus", str(out), "--json").stdout)
     assert answered["evidence"][0]["title"] == "T4"
+
+
+def test_an_index_with_a_document_graph_that_sunar_finds_in_the_cache(tmp_path, letters, monkeypatch):
+    out = tmp_path / "index"
+    done = dubito("index", str(corpus_file(tmp_path)), "--out", str(out), "--graph-neighbours", "2")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "The 2 nearest others of every chunk are in the cache folder" in " ".join(done.stdout.split())
+    monkeypatch.setattr(DocumentGraph, "build", None)  # it is there already
+    settings_ = ["--set", "graph_neighbours=2", "--set", "penalty=none", "--set", "first_stage=dense", "-k", "3"]
+    said = dubito("ask", "eeeee", "--graph", "neighbourhood", "--corpus", str(out), "--json", *settings_)
+    assert said.exit_code == 0, said.stdout
+    scored = json.loads(said.stdout)["scored"]
+    assert len(scored) == 6
+    refused = dubito("index", str(corpus_file(tmp_path)), "--out", str(tmp_path / "b"), "--graph-neighbours", "-1")
+    assert refused.exit_code == 2
 
 
 def test_an_index_is_replaced_only_by_force_and_other_folders_never(tmp_path, letters, monkeypatch):
