@@ -23,10 +23,15 @@ from ..state.dense import ORIGINAL, DenseContext, DenseInput, DenseOutput, Dense
 from .wiring import RETRY, Steps
 
 
-def build(resources: Resources | None = None) -> StateGraph[DenseState, DenseContext, DenseInput, DenseOutput]:
-    """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    steps = Steps(DenseContext, resources)
-    graph = StateGraph(DenseState, context_schema=DenseContext, input_schema=DenseInput, output_schema=DenseOutput)
+def build(
+    resources: Resources | None = None, settings: type[DenseContext] = DenseContext
+) -> StateGraph[DenseState, DenseContext, DenseInput, DenseOutput]:
+    """Wire the machine; `resources` holds live objects to use in place of what the context names.
+
+    settings: the context of the graph that this one is a part of, if it has more settings.
+    """
+    steps = Steps(settings, resources)
+    graph = StateGraph(DenseState, context_schema=settings, input_schema=DenseInput, output_schema=DenseOutput)
     graph.add_node("prepare", steps(prepare_dense), retry_policy=RETRY)
     graph.add_node("retrieve", steps(retrieve_evidence), retry_policy=RETRY)
     for node in (rephrase, contexts, answer, repeat, entail, measure):

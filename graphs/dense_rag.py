@@ -40,7 +40,7 @@ def build(
     )
     graph.add_node("prepare", steps(prepare_dense_rag), retry_policy=RETRY)
     graph.add_node("retrieve", steps(retrieve_context), retry_policy=RETRY)
-    graph.add_node("dense", dense.build(resources).compile(name="dense"))
+    graph.add_node("dense", dense.build(resources, DenseRagContext).compile(name="dense"))
     for node in (rechunk, self_evaluate, keep, ablate, classify, refine, conclude):
         graph.add_node(node.__name__, steps(node), retry_policy=RETRY)
     graph.add_edge(START, "prepare")

@@ -26,13 +26,16 @@ from .wiring import RETRY, Steps
 
 
 def build(
-    resources: Resources | None = None,
+    resources: Resources | None = None, settings: type[NeighbourhoodContext] = NeighbourhoodContext
 ) -> StateGraph[NeighbourhoodState, NeighbourhoodContext, NeighbourhoodInput, NeighbourhoodOutput]:
-    """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    steps = Steps(NeighbourhoodContext, resources)
+    """Wire the machine; `resources` holds live objects to use in place of what the context names.
+
+    settings: the context of the graph that this one is a part of, if it has more settings.
+    """
+    steps = Steps(settings, resources)
     graph = StateGraph(
         NeighbourhoodState,
-        context_schema=NeighbourhoodContext,
+        context_schema=settings,
         input_schema=NeighbourhoodInput,
         output_schema=NeighbourhoodOutput,
     )

@@ -26,7 +26,7 @@ def build(resources: Resources | None = None) -> StateGraph[SunarState, SunarCon
     steps = Steps(SunarContext, resources)
     graph = StateGraph(SunarState, context_schema=SunarContext, input_schema=Question, output_schema=SunarOutput)
     graph.add_node("prepare", steps(prepare_sunar), retry_policy=RETRY)
-    graph.add_node("neighbourhood", neighbourhood.build(resources).compile(name="neighbourhood"))
+    graph.add_node("neighbourhood", neighbourhood.build(resources, SunarContext).compile(name="neighbourhood"))
     for node in (decompose, note, gather, reason):
         graph.add_node(node.__name__, steps(node), retry_policy=RETRY)
     graph.add_node("conclude", steps(take_sequential), retry_policy=RETRY)

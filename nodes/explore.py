@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..models.resources import Resources
 from ..state.neighbourhood import Ending, NeighbourhoodContext, NeighbourhoodState, Offer
+from .sources import graph_of
 
 
 async def explore(state: NeighbourhoodState, context: NeighbourhoodContext, resources: Resources) -> NeighbourhoodState:
@@ -18,7 +19,16 @@ async def explore(state: NeighbourhoodState, context: NeighbourhoodContext, reso
     size = min(context.batch, context.budget - len(state["scored"]))
     if state["frontier"] and (state["turn"] == "frontier" or not state["first_stage"]):
         batch = [offer["chunk_id"] for offer in best(state["frontier"], size)]
-        return {"batch": batch, "pool": "frontier", "turn": "first_stage", "stopped": None}
+        # read only now: most of what is offered is never scored, and would weigh on every checkpoint
+        graph = await graph_of(context, resources)
+        documents = {one: graph.chunk(one) for one in batch if one not in state["documents"]}
+        return {
+            "batch": batch,
+            "documents": {**state["documents"], **documents},
+            "pool": "frontier",
+            "turn": "first_stage",
+            "stopped": None,
+        }
     return {"batch": state["first_stage"][:size], "pool": "first_stage", "turn": "frontier", "stopped": None}
 
 

@@ -31,7 +31,6 @@ async def prepare_dense(state: DenseState, context: DenseContext, resources: Res
         "evidence": evidence,
         "given": given is not None,
         "rephrased": None,
-        "chunks": None,  # or a thread's next question would find them
         "repeat": context.check_determinism and llm.name not in resources.repeats_itself,
         "usage": None,
         "warnings": None,

@@ -23,8 +23,7 @@ async def prepare_neighbourhood(
     if query is not None:
         check_question(query)
     await open_all(context, resources)
-    # or a thread's next question would find the query
-    return {"asked": query or state["question"], "query": None, "usage": None, "warnings": None}
+    return {"asked": query or state["question"], "usage": None, "warnings": None}
 
 
 async def prepare_sunar(state: SunarState, context: SunarContext, resources: Resources) -> dict[str, Any]:

@@ -38,12 +38,10 @@ async def promote(state: NeighbourhoodState, context: NeighbourhoodContext, reso
     done = {one["chunk_id"] for one in scored}
     neighbours = {one["chunk_id"]: [other for other, _ in graph.neighbours(one["chunk_id"])] for one in fresh}
     frontier = offered(state["frontier"], fresh, neighbours, done)
-    new = {offer["chunk_id"] for offer in frontier} - state["documents"].keys()
     return {
         "scored": fresh,
         "first_stage": [one for one in state["first_stage"] if one not in done],
         "frontier": frontier,
-        "documents": {**state["documents"], **{one: graph.chunk(one) for one in new}},
         "iteration": state["iteration"] + 1,
         "stale": 0 if improves(state["scored"], scored, context) else state["stale"] + 1,
     }

@@ -17,14 +17,18 @@ def messages(question: str, chunks: Sequence[Chunk], notes: Sequence[str] = ()) 
 
 
 def parse(reply: str) -> str:
-    """The reply without bold around it and without a repeated 'Answer:'; `ContractFault` if nothing is left."""
-    answer = _unbold(_LABEL.sub("", _unbold(reply)))
+    """The reply without bold around it, a repeated 'Answer:' and the marks of passages that a small model repeats.
+
+    Raises `ContractFault` if nothing is left.
+    """
+    answer = _unbold(_LABEL.sub("", _unbold(_MARK.sub("", reply))))
     if not answer:
         raise ContractFault("it is empty", reply)
     return answer
 
 
 _LABEL = re.compile(r"\A(\*\*)?answer(\*\*)?:(\*\*)?", re.IGNORECASE)
+_MARK = re.compile(r"</?passage\b[^>\n]*>\s*", re.IGNORECASE)
 _BOLD = re.compile(r"\*\*([^*]*)\*\*")
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NotRequired
 
+from langgraph.channels import EphemeralValue
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -59,7 +60,7 @@ class DenseState(Flow, total=False):
     chunk that is rephrased in it, or `ORIGINAL`; replies: their answers. The rest are the figures.
     """
 
-    chunks: list[str | Chunk] | None
+    chunks: Annotated[list[str | Chunk] | None, EphemeralValue(list)]  # or a thread's next question would find them
     given: bool
     repeat: bool
     rephrased: Annotated[dict[str, str], merge]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NotRequired
 
+from langgraph.channels import EphemeralValue
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -52,7 +53,7 @@ class NeighbourhoodInput(Question):
 class NeighbourhoodState(Flow, total=False):
     """What flows through neighbourhood-aware retrieval.
 
-    asked: what is looked up; documents: every document that was seen, by id; first_stage: R, the ids that are not
+    asked: what is looked up; documents: the first stage's, and what was scored, by id; first_stage: R, the ids that are not
     scored yet, best first; frontier: N, in the order they were first offered; iteration: batches so far;
     turn: whose turn it is; batch, pool: what is being scored and where it was taken from;
     raw: the batch's re-ranker scores; answers: sampled from its best documents; sets: their semantic sets;
@@ -60,7 +61,7 @@ class NeighbourhoodState(Flow, total=False):
     stopped: why it ended, null while it goes on.
     """
 
-    query: str | None
+    query: Annotated[str | None, EphemeralValue(str)]  # or a thread's next question would find it
     asked: str
     documents: dict[str, Chunk]
     first_stage: list[str]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from dubito.models.interfaces import (
     Vectors,
 )
 from dubito.models.resources import Resources
-from dubito.prompts import rephrase
+from dubito.prompts import answer, decompose, meta_evidence, rephrase
 from dubito.retrieval.pool import Pool
 from dubito.state.records import Chunk
 
@@ -225,6 +225,120 @@ def unit(rows: Sequence[Sequence[float]]) -> Vectors:
     matrix = np.array(rows, dtype=np.float32).reshape(len(rows), -1)
     scaled: Vectors = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
     return scaled
+
+
+def document(name: str) -> Chunk:
+    """The document of that id, its title another word than its text."""
+    return {"id": name, "doc_id": name, "title": f"T{name}", "text": name}
+
+
+@dataclass
+class ListedRetriever:
+    """A first stage that finds what `found` lists for a query, in that order, and remembers what it was asked."""
+
+    found: Callable[[str], Sequence[str]]
+    asked: list[str] = field(default_factory=list)
+
+    async def pool(self, query: str, top_n: int | None) -> Pool:
+        self.asked.append(query)
+        names = list(self.found(query))[:top_n]
+        vectors = np.ones((len(names), 1), dtype=np.float32)
+        return Pool(np.ones(1, dtype=np.float32), vectors, lambda row: document(names[row]))
+
+
+@dataclass
+class ScriptedReranker:
+    """A re-ranker: `relevance` of a query and the name of a document; `asked` are its queries and documents."""
+
+    relevance: Callable[[str, str], float]
+    faults: list[Exception] = field(default_factory=list)
+    name: str = "scripted re-ranker"
+    asked: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        names = titled(texts)
+        assert list(texts) == [f"T{name}\n{name}" for name in names]
+        self.asked.append((query, names))
+        if self.faults:
+            raise self.faults.pop(0)
+        return [self.relevance(query, name) for name in names]
+
+
+@dataclass
+class ScriptedGraph:
+    """A document graph: `near` has the neighbours of some documents, nearest first."""
+
+    near: Mapping[str, Sequence[str]]
+
+    def neighbours(self, chunk_id: str) -> list[tuple[str, float]]:
+        return [(other, 1.0 / (1 + place)) for place, other in enumerate(self.near.get(chunk_id, ()))]
+
+    def chunk(self, chunk_id: str) -> Chunk:
+        return document(chunk_id)
+
+
+@dataclass
+class Explorer(ScriptedChat):
+    """A model for SUNAR. `asked` are the kinds of its calls: step, sample, answer, reason.
+
+    step: of the question, the hops' lines and whether it must answer, the reply; samples: of a query and the documents
+    shown, the answers, repeated until there are as many as are asked for; answer: of the same, the answer; reason: of
+    the question, the line of reasoning and the documents, the answer.
+    """
+
+    step: Callable[[str, Sequence[str], bool], str] = lambda question, lines, must: "Final answer: Ada"
+    samples: Callable[[str, Sequence[str]], Sequence[str]] = lambda query, names: ["same"]
+    answer: Callable[[str, Sequence[str]], str] = lambda query, names: "found"
+    reason: Callable[[str, str, Sequence[str]], str] = lambda question, line, names: "Ada"
+    asked: list[str] = field(default_factory=list)
+    samplings: list[Sampling] = field(default_factory=list)
+    shown: list[tuple[str, str, list[str]]] = field(default_factory=list)
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        kind = self._kind(messages, sampling)
+        self.asked.append(kind)
+        await self._begin("complete", messages)
+        texts = [self._greedy(kind, messages)] if kind != "sample" else self._sampled(messages, sampling)
+        return Reply(tuple(Completion(text, "stop") for text in texts), Tokens(7, 3 * len(texts)))
+
+    def of(self, kind: str) -> list[tuple[str, list[str]]]:
+        """What calls of a kind were about, and the documents they were shown."""
+        return [(query, names) for one, query, names in self.shown if one == kind]
+
+    def _kind(self, messages: Sequence[Message], sampling: Sampling) -> str:
+        if messages[0] == decompose.messages("", [])[0]:
+            kind = "step"
+        elif messages[0] == meta_evidence.messages("", [], "", [])[0]:
+            kind = "reason"
+        else:
+            assert messages[0] == answer.messages("", [])[0]
+            kind = "sample" if sampling.temperature > 0 else "answer"
+        assert kind == "sample" or (sampling.n, sampling.temperature) == (1, 0.0)
+        return kind
+
+    def _greedy(self, kind: str, messages: Sequence[Message]) -> str:
+        if kind == "step":
+            told = next(one["content"] for one in reversed(messages) if one["content"].startswith("Question: "))
+            question, _, rest = told.partition("\n")
+            lines = [line.removeprefix("- ") for line in rest.splitlines() if line.startswith("- ")]
+            question = question.removeprefix("Question: ")
+            self.shown.append((kind, question, lines))
+            return self.step(question, lines, "Give the final answer now" in told)
+        query, names = self._question(messages)
+        self.shown.append((kind, query, names))
+        if kind == "answer":
+            return self.answer(query, names)
+        return self.reason(query, messages[1]["content"].partition("The line of reasoning\n")[2], names)
+
+    def _sampled(self, messages: Sequence[Message], sampling: Sampling) -> list[str]:
+        query, names = self._question(messages)
+        self.shown.append(("sample", query, names))
+        self.samplings.append(sampling)
+        some = self.samples(query, names)
+        return [some[number % len(some)] for number in range(sampling.n)]
+
+    def _question(self, messages: Sequence[Message]) -> tuple[str, list[str]]:
+        return messages[1]["content"].rpartition("in a few words: ")[2].strip(), titled(passages(messages))
 
 
 QUESTION = "Which river flows past the birthplace of the founder?"

@@ -653,3 +653,11 @@ def test_the_straight_line_gives_the_values_of_the_paper() -> None:
     assert reference.dse(links(0)) == pytest.approx(0.4506, abs=5e-5)
     assert reference.dse(links(0.5)) == pytest.approx(0.1623, abs=5e-5)
     assert reference.dse(np.eye(6).tolist()) == pytest.approx(1.7918, abs=5e-5)
+
+
+async def test_the_chunks_of_a_measurement_that_was_refused_do_not_reach_the_threads_next_question() -> None:
+    graph = machine(Reader(), checkpointer=InMemorySaver())
+    with pytest.raises(UserFault):
+        await graph.ainvoke({"question": "", "chunks": ["mine"]}, THREAD)
+    state = await graph.ainvoke({"question": QUESTION}, THREAD)
+    assert [chunk["id"] for chunk in state["evidence"]] == ["c0", "c1", "c2", "c3", "c4"]

@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
+from typing_extensions import TypedDict
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
@@ -905,3 +906,19 @@ def test_the_random_worlds_reach_every_end() -> None:
     tell()
     ends = {"certain", "not_refined", "accepted", "all_visited", "max_rounds", "unchanged", "nothing_left"}
     assert {end for end, times in reached.items() if times >= 3} == {*ends, "later", "half"}
+
+
+async def test_a_plain_dict_of_settings_reaches_it_below_another_graph() -> None:
+    class Agent(TypedDict, total=False):
+        question: str
+        answer: str
+        stopped: str
+
+    inner = machine(Story().reader())
+    parent: Any = StateGraph(Agent)
+    parent.add_node("dense_rag", inner)
+    parent.add_edge(START, "dense_rag")
+    settings_ = {"k": 3, "adaptive": False, "refinement": "off"}
+    state = await parent.compile().ainvoke({"question": QUESTION}, context=settings_)
+    assert state["answer"]
+    assert state["stopped"] in {"certain", "not_refined"}

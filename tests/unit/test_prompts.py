@@ -329,6 +329,9 @@ def test_report_refuses_what_is_no_report(reply: str, problem: str) -> None:
         ("The answer: the Lune", "The answer: the Lune"),
         ("two\nlines", "two\nlines"),
         ("Answers in Genesis", "Answers in Genesis"),
+        ('<passage number="4"> <passage number="5"> 1959', "1959"),
+        ("<passage>\nThe Lune\n</passage>", "The Lune"),
+        ("a < b", "a < b"),
     ],
 )
 def test_answer_reads_good_and_messy_replies(reply: str, text: str) -> None:

@@ -1,0 +1,732 @@
+"""Neighbourhood-aware retrieval: against a straight line, by hand, and through every branch with scripted models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from dubito.errors import CapabilityMissing, ModelFault, ModelUnavailable, UserFault
+from dubito.graphs import neighbourhood
+from dubito.models.resources import Resources
+from dubito.state.neighbourhood import NeighbourhoodOutput
+from dubito.tests.graphs import sunar_reference as reference
+from dubito.tests.scripted import (
+    QUESTION,
+    Explorer,
+    ListedRetriever,
+    ScriptedEncoder,
+    ScriptedGraph,
+    ScriptedJudge,
+    ScriptedReranker,
+    walk,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+
+BEGUN = ["prepare", "retrieve", "explore"]
+BATCH = ["rerank", "sample", "cluster", "promote", "explore"]
+UNPENALISED = ["rerank", "promote", "explore"]
+
+FOUND = ["a", "b", "c", "d"]
+SCORES = {"a": 0.9, "b": 0.2, "c": 0.5, "d": 0.4, "x": 0.95, "y": 0.3, "z": 0.6}
+NEAR = {"a": ["x", "c"], "b": ["y"], "c": ["y"], "x": ["z", "a"]}
+
+
+@dataclass
+class Ran:
+    """A finished run, and what it ran with."""
+
+    state: dict[str, Any]
+    path: list[str]
+    llm: Explorer
+    judge: ScriptedJudge
+    reranker: ScriptedReranker
+
+    @property
+    def order(self) -> list[str]:
+        return [one["chunk_id"] for one in self.state["scored"]]
+
+    @property
+    def evidence(self) -> list[str]:
+        return [chunk["id"] for chunk in self.state["evidence"]]
+
+    @property
+    def batches(self) -> list[list[str]]:
+        return [names for _, names in self.reranker.asked]
+
+    def of(self, name: str) -> dict[str, Any]:
+        [found] = [one for one in self.state["scored"] if one["chunk_id"] == name]
+        return dict(found)
+
+
+def machine(
+    llm: Explorer,
+    judge: ScriptedJudge | None = None,
+    reranker: ScriptedReranker | None = None,
+    *,
+    found: Callable[[str], Sequence[str]] = lambda query: FOUND,
+    near: Mapping[str, Sequence[str]] = NEAR,
+    **compile_with: Any,
+) -> Any:
+    opened = Resources(
+        llm,
+        ScriptedEncoder(),
+        ListedRetriever(found),
+        judge=judge or ScriptedJudge(),
+        reranker=reranker or by(SCORES),
+        graph=ScriptedGraph(near),
+    )
+    return neighbourhood.build(opened).compile(name="neighbourhood", **compile_with)
+
+
+def by(scores: Mapping[str, float]) -> ScriptedReranker:
+    return ScriptedReranker(lambda query, name: scores[name])
+
+
+async def run(
+    llm: Explorer | None = None,
+    judge: ScriptedJudge | None = None,
+    *,
+    found: Sequence[str] = FOUND,
+    scores: Mapping[str, float] = SCORES,
+    near: Mapping[str, Sequence[str]] = NEAR,
+    given_state: Mapping[str, Any] | None = None,
+    **context: Any,
+) -> Ran:
+    llm, judge, reranker = llm or Explorer(), judge or ScriptedJudge(), by(scores)
+    graph = machine(llm, judge, reranker, found=lambda query: found, near=near)
+    asked = given_state or {"question": QUESTION}
+    state, path, inner = await walk(graph, asked, {"batch": 2, "samples": 4, **context})
+    assert inner == []
+    assert json.loads(json.dumps(state)) == state
+    return Ran(state, path, llm, judge, reranker)
+
+
+def wavering(*sets: int) -> Callable[[str, Sequence[str]], list[str]]:
+    """Answers that make so many semantic sets under a judge that links none, batch by batch."""
+    left = iter(sets)
+    return lambda query, names: [f"answer {number}" for number in range(next(left))] or [""]
+
+
+# --- what graph-adaptive re-ranking does ---
+
+
+async def test_without_penalty_it_is_graph_adaptive_reranking() -> None:
+    """The published behaviour of graph-adaptive re-ranking (MacAvaney et al. 2022, Algorithm 1), worked by hand.
+
+    - Batches come from the first stage's list and from the frontier in turn, the first stage first.
+    - A document waits in the frontier with the score of the scored document whose neighbour it is, the highest of
+      them where there are several: x and c have that of a, y at first that of b, then that of c, z that of x.
+    - What is scored leaves both pools, so that none is scored twice: c is taken from the frontier and does not come
+      again from the first stage, a does not come again as a neighbour of x.
+    - The budget counts scored documents of both pools; the last batch is as small as what is left of it.
+    - The outcome is ordered by the re-ranker's scores.
+    """
+    ran = await run(penalty="none", budget=6, k=6)
+    assert ran.batches == [["a", "b"], ["x", "c"], ["d"], ["z"]]
+    pools = [(one["pool"], one["via"], one["iteration"]) for one in ran.state["scored"]]
+    assert pools == [
+        *[("first_stage", None, 0), ("first_stage", None, 0)],
+        *[("frontier", "a", 1), ("frontier", "a", 1)],
+        ("first_stage", None, 2),
+        ("frontier", "x", 3),
+    ]
+    assert [one["score"] for one in ran.state["scored"]] == [0.9, 0.2, 0.95, 0.5, 0.4, 0.6]
+    assert ran.evidence == ["x", "a", "z", "c", "d", "b"]
+    assert [chunk["score"] for chunk in ran.state["evidence"]] == [0.95, 0.9, 0.6, 0.5, 0.4, 0.2]
+    assert ran.state["stopped"] == "budget"
+    assert ran.path == [*BEGUN, *UNPENALISED * 4, "answer"]
+
+
+async def test_the_last_of_the_frontier_keeps_the_best_offer() -> None:
+    ran = await run(penalty="none")
+    assert ran.batches[-1] == ["z", "y"]
+    assert (ran.of("y")["via"], ran.of("z")["via"]) == ("c", "x")
+    assert ran.state["stopped"] == "exhausted"
+
+
+async def test_an_offer_of_the_same_score_does_not_take_over() -> None:
+    near = {"a": ["x", "y"], "b": ["y", "z"]}
+    scores = {"a": 0.5, "b": 0.5, "x": 0.1, "y": 0.1, "z": 0.1}
+    ran = await run(found=["a", "b"], near=near, scores=scores, penalty="none", batch=2)
+    assert ran.batches == [["a", "b"], ["x", "y"], ["z"]]
+    assert [ran.of(name)["via"] for name in "xyz"] == ["a", "a", "b"]
+
+
+async def test_the_batchs_best_document_offers_first_whatever_its_place_in_the_batch() -> None:
+    scores = {"a": 0.5, "b": 0.5, "c": 0.6, "x": 0.1, "y": 0.1}
+    near = {"a": ["x"], "c": ["y", "x"]}
+    ran = await run(found=["a", "b", "c"], near=near, scores=scores, penalty="none", batch=3, k=2)
+    assert ran.batches == [["a", "b", "c"], ["y", "x"]]
+    assert [ran.of(name)["via"] for name in "xy"] == ["c", "c"]
+    assert ran.evidence == ["c", "a"], "of equal ones the first scored"
+
+
+async def test_a_higher_offer_keeps_the_place_of_the_first() -> None:
+    # p and q were offered by a; q then gets the score that r and s have from b: first come, first served
+    near = {"a": ["p", "q", "o"], "o": [], "b": ["r", "q", "s"]}
+    scores = {"a": 0.5, "b": 0.7, **dict.fromkeys("opqrs", 0.1)}
+    ran = await run(found=["a", "b"], near=near, scores=scores, penalty="none", batch=1)
+    assert ran.batches == [["a"], ["p"], ["b"], ["q"], ["r"], ["s"], ["o"]]
+    assert (ran.of("q")["via"], ran.of("o")["via"]) == ("b", "a")
+
+
+async def test_a_document_in_both_pools_is_scored_from_the_first_that_gets_to_it() -> None:
+    # d waits in both when it is the first stage's turn; c is gone when it would be
+    ran = await run(near={"a": ["c", "d"]}, penalty="none", batch=1, found=["a", "d", "b", "c"])
+    assert [(one["chunk_id"], one["pool"], one["via"]) for one in ran.state["scored"]] == [
+        ("a", "first_stage", None),
+        ("c", "frontier", "a"),
+        ("d", "first_stage", None),
+        ("b", "first_stage", None),
+    ]
+
+
+async def test_more_batches_than_a_graph_has_steps_by_default() -> None:
+    found = [f"n{number}" for number in range(100)]
+    near = {name: [f"m{name}"] for name in found}
+    scores = {name: 0.5 for one in found for name in (one, f"m{one}")}
+    ran = await run(found=found, near=near, scores=scores, batch=1, budget=100)
+    assert (len(ran.order), len(set(ran.order)), ran.state["stopped"]) == (100, 100, "budget")
+    assert ran.path == [*BEGUN, *BATCH * 100, "answer"]
+
+
+# --- branches ---
+
+
+async def test_one_batch() -> None:
+    ran = await run(batch=16, near={})
+    assert ran.path == [*BEGUN, *BATCH, "answer"]
+    assert ran.llm.asked == ["sample", "answer"]
+    assert (ran.state["answer"], ran.state["stopped"]) == ("found", "exhausted")
+    assert ran.evidence == ["a", "c", "d", "b"]
+    assert ran.llm.of("answer") == [(QUESTION, ["a", "c", "d", "b"])]
+    assert ran.state["warnings"] == []
+
+
+async def test_a_budget_smaller_than_a_batch() -> None:
+    ran = await run(budget=1, batch=16)
+    assert (ran.batches, ran.state["stopped"]) == ([["a"]], "budget")
+    assert ran.path == [*BEGUN, *BATCH, "answer"]
+
+
+async def test_an_empty_frontier_is_skipped() -> None:
+    ran = await run(near={})
+    assert ran.batches == [["a", "b"], ["c", "d"]]
+    assert {one["pool"] for one in ran.state["scored"]} == {"first_stage"}
+
+
+async def test_a_used_up_first_stage_is_skipped() -> None:
+    near = {"a": ["x"], "x": ["y"], "y": ["z"]}
+    ran = await run(found=["a"], near=near, batch=4)
+    assert ran.batches == [["a"], ["x"], ["y"], ["z"]]
+    assert [one["via"] for one in ran.state["scored"]] == [None, "a", "x", "y"]
+
+
+async def test_a_part_of_the_graph_that_the_first_stage_does_not_reach_is_not_explored() -> None:
+    ran = await run(found=["a", "b"], near={"a": ["b"], "b": ["a"], "x": ["y"], "y": ["x"]})
+    assert (ran.order, ran.state["stopped"]) == (["a", "b"], "exhausted")
+
+
+async def test_the_first_stage_finds_nothing() -> None:
+    ran = await run(found=[])
+    assert ran.path == [*BEGUN, "answer"]
+    assert (ran.state["scored"], ran.state["evidence"], ran.state["stopped"]) == ([], [], "exhausted")
+    assert ran.llm.of("answer") == [(QUESTION, [])]
+    assert ran.state["warnings"] == ["The first stage found no documents; the answer is made without evidence."]
+
+
+async def test_a_document_found_twice_is_scored_once() -> None:
+    ran = await run(found=["a", "b", "a", "c", "b", "d"], near={})
+    assert ran.batches == [["a", "b"], ["c", "d"]]
+
+
+async def test_the_first_stage_is_asked_for_its_size() -> None:
+    ran = await run(near={}, first_stage_n=3)
+    assert ran.order == ["a", "b", "c"]
+
+
+async def test_the_answer_is_made_from_the_k_best() -> None:
+    ran = await run(penalty="none", k=3)
+    assert ran.evidence == ["x", "a", "z"]
+    assert ran.llm.of("answer") == [(QUESTION, ["x", "a", "z"])]
+    assert {chunk["id"]: chunk["text"] for chunk in ran.state["evidence"]} == {"x": "x", "a": "a", "z": "z"}
+
+
+async def test_an_empty_answer() -> None:
+    ran = await run(Explorer(answer=lambda query, names: " "), near={})
+    assert (ran.state["answer"], ran.llm.asked.count("answer")) == ("", 2)
+    assert ran.state["warnings"] == ["The model gave an empty answer twice."]
+
+
+# --- patience ---
+
+FALLING = {name: 0.9 - place / 10 for place, name in enumerate("abcdefgh")}
+
+
+@pytest.mark.parametrize(("patience", "scored"), [(1, 2), (2, 3), (5, 6), (0, 8), (7, 8), (8, 8)])
+async def test_patience(patience: int, scored: int) -> None:
+    ran = await run(
+        found=list(FALLING), near={}, scores=FALLING, batch=1, k=1, patience=patience, penalty="none", tolerance=0
+    )
+    assert len(ran.order) == scored
+    assert ran.state["stopped"] == ("converged" if scored < 8 else "exhausted")
+
+
+async def test_better_documents_renew_the_patience() -> None:
+    scores = dict(zip("abcdef", [0.5, 0.4, 0.6, 0.3, 0.3, 0.9], strict=True))
+    ran = await run(found=list(scores), near={}, scores=scores, batch=1, k=1, patience=2, penalty="none")
+    assert (ran.order, ran.state["stopped"]) == (list("abcde"), "converged")
+
+
+async def test_as_long_as_the_evidence_grows_it_gets_better() -> None:
+    ran = await run(found=list(FALLING), near={}, scores=FALLING, batch=1, k=3, patience=1, penalty="none")
+    assert (ran.order, ran.state["stopped"]) == (list("abcd"), "converged")
+
+
+@pytest.mark.parametrize(("tolerance", "scored"), [(0.049, 3), (0.051, 2)])
+async def test_how_much_better_is_better(tolerance: float, scored: int) -> None:
+    # the mean of the two best: 0.4, then 0.45, then the same
+    scores = {"a": 0.4, "b": 0.4, "c": 0.5, "d": 0.1, "e": 0.1, "f": 0.1}
+    ran = await run(found=list(scores), near={}, scores=scores, k=2, patience=1, tolerance=tolerance, penalty="none")
+    assert len(ran.batches) == scored
+
+
+async def test_the_budget_ends_it_before_the_patience_does() -> None:
+    ran = await run(found=list(FALLING), near={}, scores=FALLING, batch=1, k=1, patience=1, budget=2)
+    assert ran.state["stopped"] == "budget"
+
+
+# --- wavering answers ---
+
+
+@pytest.mark.parametrize(
+    ("penalty", "factor"), [("1/s", 1 / 3), ("1/sqrt(s)", 1 / math.sqrt(3)), ("fixed", 0.25), ("none", 1.0)]
+)
+async def test_a_penalty_multiplies_the_scores_of_the_whole_batch(penalty: str, factor: float) -> None:
+    llm = Explorer(samples=wavering(3, 1))
+    ran = await run(llm, near={}, penalty=penalty, fixed_penalty=0.25)
+    sets = [None] * 4 if penalty == "none" else [3, 3, 1, 1]
+    assert [one["sets"] for one in ran.state["scored"]] == sets
+    assert [one["raw"] for one in ran.state["scored"]] == [0.9, 0.2, 0.5, 0.4]
+    assert [one["score"] for one in ran.state["scored"]] == pytest.approx([0.9 * factor, 0.2 * factor, 0.5, 0.4])
+
+
+async def test_penalised_documents_lose_their_rank_and_so_do_their_neighbours() -> None:
+    near = {"a": ["x", "u"], "x": ["y"]}
+    scores = {"a": 0.9, "x": 0.3, "u": 0.1, "y": 0.2}
+    plain = await run(near=near, found=["a"], batch=1, scores=scores)
+    assert (plain.order, plain.evidence) == (["a", "x", "u", "y"], ["a", "x", "y", "u"])
+    # u waits with 0.9 / 4, y with 0.3
+    ran = await run(Explorer(samples=wavering(4, 1, 1, 1)), near=near, found=["a"], batch=1, scores=scores)
+    assert (ran.order, ran.evidence) == (["a", "x", "y", "u"], ["x", "a", "y", "u"])
+
+
+async def test_sampling_is_one_request_a_batch() -> None:
+    ran = await run(samples=7, temperature=0.9, max_answer_tokens=11, thinking=True, near={})
+    assert ran.llm.asked == ["sample", "sample", "answer"]
+    assert {(one.n, one.temperature, one.max_tokens, one.thinking) for one in ran.llm.samplings} == {(7, 0.9, 11, True)}
+
+
+async def test_answers_are_sampled_from_the_best_of_the_batch() -> None:
+    scores = {"a": 0.1, "b": 0.5, "c": 0.9, "d": 0.5}
+    ran = await run(batch=4, sampled_documents=3, scores=scores, near={})
+    assert ran.llm.of("sample") == [(QUESTION, ["c", "b", "d"])]
+
+
+async def test_without_penalty_the_model_is_asked_for_the_answer_alone() -> None:
+    ran = await run(penalty="none")
+    assert ran.llm.asked == ["answer"]
+    assert ran.judge.batches == []
+    assert {one["sets"] for one in ran.state["scored"]} == {None}
+
+
+async def test_answers_that_entail_each_other_make_one_set() -> None:
+    samples = ["Paris", "paris.", "the city of Paris", "Lyon"]
+    both = ScriptedJudge(lambda one, other: "Lyon" not in (one, other))
+    ran = await run(Explorer(samples=lambda query, names: samples), both, budget=2)
+    assert {one["sets"] for one in ran.state["scored"]} == {2}
+    one_way = ScriptedJudge(lambda one, other: one == "the city of Paris")
+    ran = await run(Explorer(samples=lambda query, names: samples), one_way, budget=2)
+    assert {one["sets"] for one in ran.state["scored"]} == {3}
+    assert "paris." not in {text for pair in one_way.asked for text in pair}
+    assert len(one_way.asked) == len(set(one_way.asked)) == 6
+
+
+async def test_answers_that_are_alike_are_not_judged() -> None:
+    ran = await run(Explorer(samples=lambda query, names: ["Ada", "ada."]), near={})
+    assert ran.judge.batches == []
+    assert {one["sets"] for one in ran.state["scored"]} == {1}
+
+
+async def test_empty_answers_are_left_out() -> None:
+    ran = await run(Explorer(samples=lambda query, names: ["Ada", "", " \n", "Ida"]), budget=2)
+    assert {one["sets"] for one in ran.state["scored"]} == {2}
+    assert ran.state["warnings"] == []
+
+
+@pytest.mark.parametrize("penalty", ["1/s", "fixed"])
+async def test_all_answers_empty_means_no_penalty_for_the_batch(penalty: str) -> None:
+    ran = await run(Explorer(samples=wavering(2, 0)), near={}, penalty=penalty)
+    assert [one["sets"] for one in ran.state["scored"]] == [2, 2, None, None]
+    assert [one["score"] for one in ran.state["scored"]] == [0.45, 0.1, 0.5, 0.4]
+    assert ran.state["warnings"] == ["Batch 2: every sampled answer is empty; no penalty."]
+    assert ran.path == [*BEGUN, *BATCH * 2, "answer"]
+
+
+async def test_a_judge_that_fails_half_way_means_no_penalty_for_that_batch(fast_retries: None) -> None:
+    judge = ScriptedJudge(faults=[])
+    asked = judge.judge
+
+    async def once_more(question: str, pairs: Sequence[tuple[str, str]]) -> Any:
+        if len(judge.batches) == 1:
+            judge.faults = [ModelFault("judge", "timed out")]
+        return await asked(question, pairs)
+
+    judge.judge = once_more  # type: ignore[method-assign]
+    ran = await run(Explorer(samples=wavering(2, 2, 2)), judge, found=list(FALLING)[:6], scores=FALLING, near={})
+    assert [one["sets"] for one in ran.state["scored"]] == [2, 2, None, None, 2, 2]
+    assert [one["score"] / one["raw"] for one in ran.state["scored"]] == [0.5, 0.5, 1, 1, 0.5, 0.5]
+    assert ran.state["warnings"] == ["Batch 2: the judge failed, no penalty (judge: timed out.)"]
+    assert (ran.state["stopped"], len(judge.batches)) == ("exhausted", 3)
+
+
+async def test_what_the_judge_cannot_say_is_no_entailment() -> None:
+    judge = ScriptedJudge(lambda one, other: None if "Ida" in (one, other) else True)
+    ran = await run(Explorer(samples=lambda query, names: ["Ada", "Ida", "Ada L."]), judge, budget=2)
+    assert {one["sets"] for one in ran.state["scored"]} == {2}
+    assert ran.state["warnings"] == [
+        "The judge 'judge' could not say of 4 pairs of answers; they count as not entailing."
+    ]
+
+
+# --- what is looked up ---
+
+
+@pytest.mark.parametrize("given_query", [None, "missing", "Who is it?"])
+async def test_the_query_is_looked_up_in_place_of_the_question(given_query: str | None) -> None:
+    given_state: dict[str, Any] = {"question": QUESTION, "query": given_query}
+    if given_query == "missing":
+        del given_state["query"]
+    asked = given_query if given_query == "Who is it?" else QUESTION
+    llm = Explorer(samples=lambda query, names: ["one", "two"])
+    judge, reranker, retriever = ScriptedJudge(), by(SCORES), ListedRetriever(lambda query: FOUND)
+    questions: list[str] = []
+    judged = judge.judge
+
+    async def judge_it(question: str, pairs: Sequence[tuple[str, str]]) -> Any:
+        questions.append(question)
+        return await judged(question, pairs)
+
+    judge.judge = judge_it  # type: ignore[method-assign]
+    resources = Resources(llm, ScriptedEncoder(), retriever, judge=judge, reranker=reranker, graph=ScriptedGraph(NEAR))
+    graph: Any = neighbourhood.build(resources).compile()
+    await graph.ainvoke(given_state)
+    assert {query for query, _ in llm.of("sample")} == {query for query, _ in llm.of("answer")} == {asked}
+    assert {query for query, _ in reranker.asked} == {asked}
+    assert (retriever.asked, set(questions)) == ([asked], {asked})
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
+async def test_a_bad_question_is_refused_before_any_model_is_called(question: Any) -> None:
+    llm = Explorer()
+    for given_state in ({"question": question}, {"question": QUESTION, "query": question}):
+        if given_state == {"question": QUESTION, "query": None}:
+            continue
+        with pytest.raises(UserFault, match="question"):
+            await machine(llm).ainvoke(given_state)
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize(
+    ("context", "told"),
+    [
+        ({"first_stage": "bm52"}, "no first stage named 'bm52'"),
+        ({"reranker": "crossing:x"}, "no re-ranker named 'crossing:x'"),
+        ({"judge": "nil:x"}, "nil:x"),
+    ],
+)
+async def test_unknown_names_are_refused_before_any_model_is_called(context: dict[str, str], told: str) -> None:
+    llm = Explorer()
+    retriever = ListedRetriever(lambda query: FOUND)
+    graph: Any = neighbourhood.build(Resources(llm, ScriptedEncoder(), retriever)).compile()
+    with pytest.raises(UserFault, match=told):
+        await graph.ainvoke({"question": QUESTION}, context=context)
+    assert (llm.calls, retriever.asked) == ([], [])
+
+
+async def test_without_penalty_the_judge_is_not_opened() -> None:
+    llm = Explorer()
+    resources = Resources(
+        llm, ScriptedEncoder(), ListedRetriever(lambda query: FOUND), reranker=by(SCORES), graph=ScriptedGraph({})
+    )
+    graph: Any = neighbourhood.build(resources).compile()
+    state = await graph.ainvoke({"question": QUESTION}, context={"judge": "nil:x", "penalty": "none"})
+    assert state["answer"] == "found"
+
+
+async def test_around_the_documents_of_a_live_retriever_there_are_none() -> None:
+    resources = Resources(Explorer(), ScriptedEncoder(), ListedRetriever(lambda query: FOUND), reranker=by(SCORES))
+    graph: Any = neighbourhood.build(resources).compile()
+    state = await graph.ainvoke({"question": QUESTION}, context={"penalty": "none"})
+    assert [one["chunk_id"] for one in state["scored"]] == FOUND
+
+
+async def test_a_model_that_cannot_score_is_refused_for_likelihood() -> None:
+    llm = Explorer(capabilities=frozenset())
+    with pytest.raises(CapabilityMissing, match="score"):
+        await machine(llm).ainvoke({"question": QUESTION}, context={"reranker": "likelihood"})
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize("where", ["llm", "re-ranker"])
+async def test_faults_are_retried(fast_retries: None, where: str) -> None:
+    llm, reranker = Explorer(), by(SCORES)
+    (llm if where == "llm" else reranker).faults.extend([ModelFault("scripted", "timed out")] * 2)
+    graph = machine(llm, reranker=reranker)
+    state = await graph.ainvoke({"question": QUESTION}, context={"batch": 2})
+    assert [one["chunk_id"] for one in state["scored"]] == ["a", "b", "x", "c", "d", "z", "y"]
+    llm, reranker = Explorer(), by(SCORES)
+    (llm if where == "llm" else reranker).faults.extend([ModelFault("scripted", "timed out")] * 9)
+    with pytest.raises(ModelUnavailable, match="after 4 attempts"):
+        await machine(llm, reranker=reranker).ainvoke({"question": QUESTION}, context={"batch": 2})
+
+
+# --- in other programs ---
+
+OUTPUT = {"answer", "evidence", "usage", "warnings", "scored", "stopped"}
+
+
+async def test_every_way_to_call_gives_the_same() -> None:
+    llm = Explorer(samples=lambda query, names: names)
+    graph = machine(llm)
+    asked, context = {"question": QUESTION}, {"batch": 2}
+    results = [
+        await graph.ainvoke(asked, context=context),
+        await asyncio.to_thread(graph.invoke, asked, context=context),
+        [part async for part in graph.astream(asked, context=context, stream_mode="values")][-1],
+        (await asyncio.to_thread(lambda: list(graph.stream(asked, context=context, stream_mode="values"))))[-1],
+    ]
+    assert set(results[0]) == OUTPUT
+    assert [one["sets"] for one in results[0]["scored"]] == [2, 2, 2, 2, 1, 2, 2]
+    figures = [{key: one[key] for key in OUTPUT - {"usage"}} for one in results]
+    assert figures == [figures[0]] * 4
+    assert {one["usage"]["calls"] for one in results} == {4 + 1}
+
+
+async def test_usage_counts_every_call_once() -> None:
+    ran = await run(samples=5)
+    usage = ran.state["usage"]
+    assert ran.llm.asked == ["sample"] * 4 + ["answer"]
+    assert usage["calls"] == 5
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5 * 7, 3 * (4 * 5 + 1))
+    runs = {name: node["runs"] for name, node in usage["nodes"].items()}
+    each = dict.fromkeys(["rerank", "sample", "cluster", "promote"], 4)
+    assert runs == {"retrieve": 1, "explore": 5, **each, "answer": 1}
+
+
+@pytest.mark.parametrize("context", [None, {}])
+async def test_no_context_means_the_defaults(context: Any) -> None:
+    llm = Explorer()
+    state = await machine(llm).ainvoke({"question": QUESTION}, context=context)
+    # all of the first stage fits one batch; then x, y and after them z
+    assert [one["iteration"] for one in state["scored"]] == [0, 0, 0, 0, 1, 1, 2]
+    assert {one.n for one in llm.samplings} == {10}
+
+
+async def test_two_questions_in_one_thread() -> None:
+    lists = {"first?": FOUND, "sub?": ["b"], "second?": ["d", "b"]}
+    llm = Explorer(samples=lambda query, names: [""])
+    graph = machine(llm, found=lambda query: lists[query], checkpointer=InMemorySaver())
+    first = await graph.ainvoke({"question": "first?", "query": "sub?"}, THREAD, context={"batch": 2})
+    assert [one["chunk_id"] for one in first["scored"]] == ["b", "y"]
+    assert first["warnings"]
+    history = [snapshot async for snapshot in graph.aget_state_history(THREAD)]
+    assert len(history) > 10
+    for snapshot in history:
+        assert json.loads(json.dumps(snapshot.values)) == snapshot.values
+    llm.samples = lambda query, names: ["same"]
+    llm.calls.clear()
+    second = await graph.ainvoke({"question": "second?"}, THREAD, context={"batch": 2})
+    alone = await machine(Explorer(), found=lambda query: lists[query]).ainvoke(
+        {"question": "second?"}, context={"batch": 2}
+    )
+    same = OUTPUT - {"usage"}
+    assert {key: second[key] for key in same} == {key: alone[key] for key in same}
+    assert [one["chunk_id"] for one in second["scored"]] == ["d", "b", "y"]
+    assert second["usage"]["calls"] == len(llm.calls) == 3
+    assert [query for query, _ in llm.of("answer")] == ["sub?", "second?"]
+
+
+async def test_the_query_of_a_look_up_that_was_refused_does_not_reach_the_threads_next_question() -> None:
+    llm = Explorer()
+    graph = machine(llm, checkpointer=InMemorySaver())
+    with pytest.raises(UserFault):
+        await graph.ainvoke({"question": "x" * 100_000, "query": "sub?"}, THREAD)
+    await graph.ainvoke({"question": "second?"}, THREAD)
+    assert [query for query, _ in llm.of("answer")] == ["second?"]
+
+
+class Agent(NeighbourhoodOutput, total=False):
+    """An agent's state."""
+
+    question: str
+    query: str
+
+
+async def test_as_a_subgraph_of_another_graph() -> None:
+    llm = Explorer()
+
+    def choose(state: Agent) -> dict[str, str]:
+        return {"query": "Who is it?"}
+
+    parent: Any = StateGraph(Agent)
+    parent.add_node("choose", choose)
+    parent.add_node("neighbourhood", machine(llm))
+    parent.add_edge(START, "choose")
+    parent.add_edge("choose", "neighbourhood")
+    parent.add_edge("neighbourhood", END)
+    state, path, inner = await walk(parent.compile(), {"question": QUESTION}, {"batch": 2})
+    assert path == ["choose", "neighbourhood"]
+    assert inner == [[*BEGUN, *BATCH * 4, "answer"]]
+    assert (state["answer"], state["question"], state["query"]) == ("found", QUESTION, "Who is it?")
+    assert llm.of("answer")[0][0] == "Who is it?"
+    assert state["usage"]["calls"] == len(llm.calls)
+
+
+def test_schemas() -> None:
+    graph: Any = neighbourhood.graph
+    fields = graph.get_context_jsonschema()["properties"]
+    assert {"budget", "batch", "penalty", "patience", "first_stage", "reranker", "judge", "samples"} <= fields.keys()
+    assert "max_hops" not in fields
+    assert graph.get_input_jsonschema()["properties"].keys() == {"question", "query"}
+    assert graph.get_input_jsonschema()["required"] == ["question"]
+    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
+    assert set(graph.get_graph().nodes) == {"__start__", *BEGUN, *BATCH, "answer", "__end__"}
+
+
+# --- against the straight line ---
+
+
+@dataclass(frozen=True)
+class World:
+    """A first stage's list, the re-ranker's scores, a document graph, the sets that answers make, batch by batch."""
+
+    found: list[str]
+    raw: dict[str, float]
+    near: dict[str, list[str]]
+    sets: list[int]
+
+
+def world_of(seed: int) -> World:
+    """A random world: a graph of one part or several, documents without neighbours, equal scores, finds that repeat."""
+    luck = np.random.default_rng(seed)
+    names = [f"d{number}" for number in range(int(luck.integers(1, 17)))]
+    parts, linked = int(luck.choice([1, 1, 2, 3])), float(luck.choice([0.3, 0.7, 1]))
+    levels = [[0.5], [0.25, 0.5, 0.75], [number / 97 for number in range(1, 97)]][int(luck.integers(3))]
+
+    def neighbours(name: str) -> list[str]:
+        own = [other for other in names if other != name and (int(other[1:]) - int(name[1:])) % parts == 0]
+        return list(luck.permutation(own).tolist())[: int(luck.integers(0, 5))]
+
+    return World(
+        found=list(luck.choice(names, size=int(luck.integers(0, len(names) + 1))).tolist()),
+        raw={name: float(luck.choice(levels)) for name in names},
+        near={name: neighbours(name) for name in names if luck.random() < linked},
+        sets=luck.integers(0, 5, size=len(names)).tolist(),
+    )
+
+
+worlds = st.integers(0, 2**32 - 1).map(world_of)
+
+
+@st.composite
+def options(draw: st.DrawFn) -> reference.Settings:
+    return reference.Settings(
+        budget=draw(st.sampled_from([100, 7, 3, 1, 10])),
+        batch=draw(st.sampled_from([2, 3, 1, 5, 16])),
+        evidence=draw(st.sampled_from([10, 3, 1])),
+        penalty=draw(st.sampled_from(["1/s", "1/sqrt(s)", "fixed", "none"])),
+        fixed=draw(st.sampled_from([0.5, 0.1, 1.0])),
+        patience=draw(st.sampled_from([0, 0, 1, 2])),
+        epsilon=draw(st.sampled_from([0.001, 0.0, 0.1])),
+    )
+
+
+def straight_line(world: World, chosen: reference.Settings) -> reference.Outcome:
+    return reference.nar(world.found, world.raw, world.near, lambda number, batch: world.sets[number], chosen)
+
+
+@settings(max_examples=250, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(worlds, options())
+async def test_it_computes_what_the_straight_line_computes(world: World, chosen: reference.Settings) -> None:
+    expected = straight_line(world, chosen)
+    llm, reranker = Explorer(samples=wavering(*world.sets)), by(world.raw)
+    graph = machine(llm, reranker=reranker, found=lambda query: world.found, near=world.near)
+    context = {
+        "budget": chosen.budget,
+        "batch": chosen.batch,
+        "k": chosen.evidence,
+        "penalty": chosen.penalty,
+        "fixed_penalty": chosen.fixed,
+        "patience": chosen.patience,
+        "tolerance": chosen.epsilon,
+        "samples": 4,
+    }
+    state = await graph.ainvoke({"question": QUESTION}, context=context)
+
+    scored = [
+        reference.Scored(one["chunk_id"], one["score"], one["raw"], one["pool"], one["via"], one["iteration"])
+        for one in state["scored"]
+    ]
+    assert scored == expected.scored
+    assert [names for _, names in reranker.asked] == expected.batches
+    assert [(chunk["id"], chunk["score"]) for chunk in state["evidence"]] == [
+        (one.id, one.score) for one in expected.best
+    ]
+    assert state["stopped"] == expected.stopped
+    sampled = 0 if chosen.penalty == "none" else len(expected.batches)
+    assert llm.asked == ["sample"] * sampled + ["answer"]
+    assert state["usage"]["calls"] == sampled + 1
+
+
+def test_the_random_worlds_reach_every_end() -> None:
+    reached: Counter[str] = Counter()
+
+    @settings(max_examples=250, derandomize=True, deadline=None, database=None)
+    @given(worlds, options())
+    def tell(world: World, chosen: reference.Settings) -> None:
+        outcome = straight_line(world, chosen)
+        reached[outcome.stopped] += 1
+        reached[chosen.penalty] += any(one.score < one.raw for one in outcome.scored)
+        reached["found twice"] += len(set(world.found)) < len(world.found)
+        reached["first stage skipped"] += _turns(outcome).count("frontier frontier") > 0
+        reached["frontier skipped"] += _turns(outcome).count("first_stage first_stage") > 0
+        reached["taken from the frontier though found"] += any(
+            one.pool == "frontier" and one.id in world.found for one in outcome.scored
+        )
+
+    tell()
+    expected = {"budget", "exhausted", "converged", "1/s", "1/sqrt(s)", "fixed", "found twice"}
+    expected |= {"first stage skipped", "frontier skipped", "taken from the frontier though found"}
+    assert {name for name in expected if reached[name] >= 5} == expected, reached
+
+
+def _turns(outcome: reference.Outcome) -> list[str]:
+    pools = list({one.batch: one.pool for one in outcome.scored}.values())
+    return [f"{one} {other}" for one, other in pairwise(pools)]

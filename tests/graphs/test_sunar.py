@@ -1,0 +1,563 @@
+"""SUNAR's machine through every branch, with scripted models: the path taken, the state, the calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from dubito.errors import ModelFault, ModelUnavailable, UserFault
+from dubito.graphs import sunar
+from dubito.models.resources import Resources
+from dubito.state.sunar import SunarContext, SunarOutput
+from dubito.tests.scripted import (
+    QUESTION,
+    Explorer,
+    ListedRetriever,
+    ScriptedEncoder,
+    ScriptedGraph,
+    ScriptedJudge,
+    ScriptedReranker,
+    walk,
+)
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+
+BATCH = ["rerank", "sample", "cluster", "promote", "explore"]
+HOP = ["neighbourhood", "note", "decompose"]
+READ_AGAIN = ["gather", "reason"]
+
+
+def looked_up(batches: int) -> list[str]:
+    """The path of one look-up."""
+    return ["prepare", "retrieve", "explore", *BATCH * batches, "answer"]
+
+
+WHO, WHERE, WHEN = "Who is the founder?", "Where was Ada born?", "When was it?"
+FOUND = {WHO: ["f1", "f2", "f3"], WHERE: ["b1", "b2", "f1"], WHEN: [], QUESTION: ["q1", "q2"]}
+NEAR = {"f1": ["n1"], "b1": ["n2"]}
+ANSWERS = {WHO: "Ada", WHERE: "Lancaster", WHEN: "1815", QUESTION: "the Lune"}
+RELEVANCE = {"f1": 0.9, "f2": 0.8, "f3": 0.1, "n1": 0.85, "b1": 0.7, "b2": 0.6, "n2": 0.2, "q1": 0.5, "q2": 0.4}
+FOR_THE_QUESTION = {"f1": 0.3, "n1": 0.6, "b1": 0.7, "b2": 0.2, "f2": 0.5, "q1": 0.5, "q2": 0.4}
+"""The re-ranker's scores for the question itself, where documents of the sub-questions are ranked once more."""
+
+
+def relevance(query: str, name: str) -> float:
+    return {**RELEVANCE, **FOR_THE_QUESTION}[name] if query == QUESTION else RELEVANCE[name]
+
+
+def steps(*replies: str, last: str = "Final answer: at last") -> Callable[[str, Sequence[str], bool], str]:
+    """One reply after the other; `last` where the model must answer."""
+    left = iter(replies)
+    return lambda question, lines, must: last if must else next(left)
+
+
+def asks(*questions: str) -> list[str]:
+    return [f"Follow-up: {question}" for question in questions]
+
+
+TWO_STEPS = (*asks(WHO, WHERE), "Final answer: the Wyre")
+
+
+@dataclass
+class Ran:
+    """A finished run, and what it ran with."""
+
+    state: dict[str, Any]
+    path: list[str]
+    inner: list[list[str]]
+    llm: Explorer
+    judge: ScriptedJudge
+    reranker: ScriptedReranker
+    retriever: ListedRetriever
+
+    @property
+    def hops(self) -> list[dict[str, Any]]:
+        hops: list[dict[str, Any]] = self.state["hops"]
+        return hops
+
+    @property
+    def questions(self) -> list[str]:
+        return [hop["question"] for hop in self.hops]
+
+    @property
+    def evidence(self) -> list[str]:
+        return [chunk["id"] for chunk in self.state["evidence"]]
+
+
+def machine(
+    llm: Explorer,
+    judge: ScriptedJudge | None = None,
+    reranker: ScriptedReranker | None = None,
+    retriever: ListedRetriever | None = None,
+    **compile_with: Any,
+) -> Any:
+    opened = Resources(
+        llm,
+        ScriptedEncoder(),
+        retriever or ListedRetriever(lambda query: FOUND[query]),
+        judge=judge or ScriptedJudge(),
+        reranker=reranker or ScriptedReranker(relevance),
+        graph=ScriptedGraph(NEAR),
+    )
+    return sunar.build(opened).compile(name="sunar", **compile_with)
+
+
+def explorer(*replies: str, **more: Any) -> Explorer:
+    """A model that decomposes as told."""
+    more.setdefault("reason", lambda question, line, names: "the Lune")
+    last = {"last": more.pop("last")} if "last" in more else {}
+    return Explorer(step=steps(*replies, **last), answer=lambda query, names: ANSWERS[query], **more)
+
+
+async def run(llm: Explorer, judge: ScriptedJudge | None = None, **context: Any) -> Ran:
+    judge, reranker = judge or ScriptedJudge(), ScriptedReranker(relevance)
+    retriever = ListedRetriever(lambda query: FOUND[query])
+    graph = machine(llm, judge, reranker, retriever)
+    state, path, inner = await walk(graph, {"question": QUESTION}, {"samples": 4, **context})
+    assert json.loads(json.dumps(state)) == state
+    return Ran(state, path, inner, llm, judge, reranker, retriever)
+
+
+# --- the path ---
+
+
+async def test_two_sub_questions() -> None:
+    ran = await run(explorer(*TWO_STEPS))
+    assert ran.path == ["prepare", "decompose", *HOP * 2, *READ_AGAIN]
+    assert ran.inner == [looked_up(2), looked_up(2)]
+    assert [(hop["question"], hop["answer"]) for hop in ran.hops] == [(WHO, "Ada"), (WHERE, "Lancaster")]
+    assert [hop["evidence_ids"] for hop in ran.hops] == [["f1", "n1", "f2", "f3"], ["f1", "n1", "b1", "b2", "n2"]]
+    assert [hop["stopped"] for hop in ran.hops] == ["exhausted", "exhausted"]
+    assert [[one["chunk_id"] for one in hop["scored"]] for hop in ran.hops] == [
+        ["f1", "f2", "f3", "n1"],
+        ["b1", "b2", "f1", "n1", "n2"],
+    ]
+    assert (ran.state["sequential_answer"], ran.state["answer"]) == ("the Wyre", "the Lune")
+    assert ran.state["warnings"] == []
+
+
+async def test_what_was_looked_up_is_told_to_the_model() -> None:
+    ran = await run(explorer(*TWO_STEPS))
+    assert ran.llm.of("step") == [
+        (QUESTION, []),
+        (QUESTION, [f"{WHO} Ada"]),
+        (QUESTION, [f"{WHO} Ada", f"{WHERE} Lancaster"]),
+    ]
+
+
+async def test_retrieval_reranker_judge_and_answer_are_about_the_sub_question() -> None:
+    judge, about = ScriptedJudge(), []
+    judged = judge.judge
+
+    async def judge_it(question: str, pairs: Sequence[tuple[str, str]]) -> Any:
+        about.append(question)
+        return await judged(question, pairs)
+
+    judge.judge = judge_it  # type: ignore[method-assign]
+    ran = await run(explorer(*TWO_STEPS, samples=lambda query, names: ["one", "two"]), judge)
+    assert ran.retriever.asked == [WHO, WHERE]
+    assert [query for query, _ in ran.reranker.asked] == [WHO, WHO, WHERE, WHERE, QUESTION]
+    assert about == [WHO, WHO, WHERE, WHERE]
+    assert [query for query, _ in ran.llm.of("sample")] == [WHO, WHO, WHERE, WHERE]
+    assert ran.llm.of("answer") == [(WHO, ["f1", "n1", "f2", "f3"]), (WHERE, ["f1", "n1", "b1", "b2", "n2"])]
+    assert [query for query, _ in ran.llm.of("reason")] == [QUESTION]
+
+
+@pytest.mark.parametrize("penalty", ["1/s", "none"])
+async def test_wavering_answers_change_a_hops_evidence(penalty: str) -> None:
+    # those sampled from f1's batch waver
+    llm = explorer(*asks(WHO), "Final answer: Ada", samples=lambda query, names: names if "f1" in names else ["same"])
+    ran = await run(llm, penalty=penalty)
+    ranked = ["n1", "f1", "f2", "f3"] if penalty == "1/s" else ["f1", "n1", "f2", "f3"]
+    assert ran.hops[0]["evidence_ids"] == ranked
+    assert {one["sets"] for one in ran.hops[0]["scored"]} == ({3, 1} if penalty == "1/s" else {None})
+    assert ran.llm.asked.count("sample") == (2 if penalty == "1/s" else 0)
+
+
+async def test_answers_before_anything_was_looked_up() -> None:
+    ran = await run(explorer("Final answer: the Wyre", "Final answer: the Ribble"))
+    assert ran.path == ["prepare", "decompose", *HOP, *READ_AGAIN]
+    assert ran.questions == [QUESTION]
+    assert ran.hops[0]["answer"] == "the Lune"
+    assert ran.state["sequential_answer"] == "the Ribble"
+    assert ran.state["warnings"] == []
+
+
+@pytest.mark.parametrize("again", [WHO, "who is founder"])
+async def test_a_repeated_sub_question_ends_the_path(again: str) -> None:
+    ran = await run(explorer(*asks(WHO, again)))
+    assert ran.path == ["prepare", "decompose", *HOP, *READ_AGAIN]
+    assert ran.questions == [WHO]
+    assert ran.state["sequential_answer"] == "at last"
+    assert ran.state["warnings"] == ["The decomposition asked the same sub-question again."]
+    assert ran.llm.asked.count("step") == 3
+
+
+@pytest.mark.parametrize("max_hops", [1, 2])
+async def test_the_sub_questions_are_used_up(max_hops: int) -> None:
+    ran = await run(explorer(*asks(WHO, WHERE, WHEN)), max_hops=max_hops)
+    assert ran.path == ["prepare", "decompose", *HOP * max_hops, *READ_AGAIN]
+    assert ran.questions == [WHO, WHERE][:max_hops]
+    assert ran.state["sequential_answer"] == "at last"
+    assert ran.state["warnings"] == [f"The sub-questions are used up (max_hops {max_hops})."]
+    assert ran.llm.asked.count("step") == max_hops + 1
+
+
+@pytest.mark.parametrize("last", ["Follow-up: but who?", "I cannot tell.", "Final answer:  "])
+async def test_where_no_final_answer_comes_the_last_hops_answer_is_it(last: str) -> None:
+    ran = await run(explorer(*asks(WHO, WHERE), last=last), max_hops=2)
+    assert ran.state["sequential_answer"] == "Lancaster"
+    assert ran.llm.asked.count("step") == 2 + (1 if last.startswith("Follow") else 2)
+
+
+async def test_a_first_step_that_cannot_be_read_twice() -> None:
+    ran = await run(explorer("Let us think.", "We must think.", "Final answer: Ada"))
+    assert ran.path == ["prepare", "decompose", *HOP, *READ_AGAIN]
+    assert (ran.questions, ran.state["sequential_answer"]) == ([QUESTION], "Ada")
+    [warning] = ran.state["warnings"]
+    assert warning.startswith("The decomposition could not be read (")
+    assert warning.endswith("; the question itself is looked up.")
+
+
+async def test_a_later_step_that_cannot_be_read_twice_ends_the_path() -> None:
+    ran = await run(explorer(*asks(WHO), "Let us think.", "We must think."))
+    assert ran.path == ["prepare", "decompose", *HOP, *READ_AGAIN]
+    assert (ran.questions, ran.state["sequential_answer"]) == ([WHO], "at last")
+    [warning] = ran.state["warnings"]
+    assert warning.startswith("The decomposition could not be read (")
+    assert "looked up" not in warning
+
+
+async def test_a_later_step_that_cannot_be_read_and_no_answer_either() -> None:
+    ran = await run(explorer(*asks(WHO), "Let us think.", "We must think.", last="I do not know."))
+    assert ran.state["sequential_answer"] == "Ada"
+    assert ran.llm.asked.count("step") == 1 + 2 + 2
+
+
+async def test_a_step_that_is_read_the_second_time() -> None:
+    ran = await run(explorer("Who is it?", *TWO_STEPS))
+    assert (ran.questions, ran.state["warnings"]) == ([WHO, WHERE], [])
+    assert ran.llm.asked.count("step") == 4
+
+
+async def test_an_empty_final_answer_is_asked_for_again() -> None:
+    ran = await run(explorer(*asks(WHO), "Final answer: ", "Final answer: Ada"))
+    assert (ran.questions, ran.state["sequential_answer"], ran.state["warnings"]) == ([WHO], "Ada", [])
+
+
+async def test_a_sub_question_that_finds_nothing() -> None:
+    ran = await run(explorer(*asks(WHEN, WHO), "Final answer: Ada"))
+    assert ran.inner == [looked_up(0), looked_up(2)]
+    assert (ran.hops[0]["evidence_ids"], ran.hops[0]["scored"], ran.hops[0]["stopped"]) == ([], [], "exhausted")
+    assert ran.state["warnings"] == ["The first stage found no documents; the answer is made without evidence."]
+    assert sorted(ran.evidence) == ["f1", "n1"]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_no_sub_question_finds_anything(reads: bool) -> None:
+    ran = await run(explorer(*asks(WHEN), "Final answer: 1815"), meta_evidence=reads)
+    assert ran.path == ["prepare", "decompose", *HOP, *(READ_AGAIN if reads else ["conclude"])]
+    assert (ran.evidence, ran.reranker.asked) == ([], [])
+    assert ran.state["answer"] == ("the Lune" if reads else "1815")
+
+
+# --- the evidence read again ---
+
+
+async def test_meta_evidence_is_ranked_for_the_question_itself() -> None:
+    ran = await run(explorer(*TWO_STEPS), documents_per_hop=3)
+    # of WHO f1, n1, f2; of WHERE f1, n1, b1: each once
+    assert ran.reranker.asked[-1] == (QUESTION, ["f1", "n1", "f2", "b1"])
+    assert ran.evidence == ["b1", "n1", "f2", "f1"]
+    assert [chunk["score"] for chunk in ran.state["evidence"]] == [0.7, 0.6, 0.5, 0.3]
+    assert ran.llm.of("reason") == [(QUESTION, ["b1", "n1", "f2", "f1"])]
+
+
+async def test_meta_evidence_is_two_documents_of_each_sub_question_by_default() -> None:
+    ran = await run(explorer(*asks(WHO, QUESTION), "Final answer: Ada"))
+    assert ran.reranker.asked[-1] == (QUESTION, ["f1", "n1", "q1", "q2"])
+
+
+@pytest.mark.parametrize("meta_documents", [1, 2, 10])
+async def test_the_meta_evidences_size(meta_documents: int) -> None:
+    ran = await run(explorer(*TWO_STEPS), documents_per_hop=3, meta_documents=meta_documents)
+    assert ran.evidence == ["b1", "n1", "f2", "f1"][:meta_documents]
+
+
+async def test_reading_again_is_told_the_path_and_the_first_answer() -> None:
+    told: list[str] = []
+
+    def reason(question: str, line: str, names: Sequence[str]) -> str:
+        told.append(line)
+        return "the Lune"
+
+    await run(explorer(*TWO_STEPS, reason=reason))
+    [line] = told
+    assert line.splitlines()[:3] == [f"- {WHO} Ada", f"- {WHERE} Lancaster", "First answer: the Wyre"]
+
+
+@pytest.mark.parametrize(
+    ("says", "answer", "changed"),
+    [("the Lune", "the Lune", True), ("The Wyre.", "The Wyre.", False), (" ", "the Wyre", False)],
+    ids=["overturned", "confirmed", "empty"],
+)
+async def test_reading_again(says: str, answer: str, changed: bool) -> None:
+    ran = await run(explorer(*TWO_STEPS, reason=lambda question, line, names: says))
+    assert (ran.state["answer"], ran.state["changed"]) == (answer, changed)
+    assert ran.state["sequential_answer"] == "the Wyre"
+    assert ran.state["warnings"] == ([] if says.strip() else ["The model gave an empty answer twice."])
+    assert ran.llm.asked.count("reason") == (1 if says.strip() else 2)
+
+
+async def test_without_reading_again() -> None:
+    ran = await run(explorer(*TWO_STEPS), meta_evidence=False)
+    assert ran.path == ["prepare", "decompose", *HOP * 2, "conclude"]
+    assert (ran.state["answer"], ran.state["sequential_answer"], ran.state["changed"]) == (
+        "the Wyre",
+        "the Wyre",
+        False,
+    )
+    assert ran.evidence == ran.hops[-1]["evidence_ids"] == ["f1", "n1", "b1", "b2", "n2"]
+    assert "reason" not in ran.llm.asked
+    assert [query for query, _ in ran.reranker.asked] == [WHO, WHO, WHERE, WHERE]
+
+
+async def test_neighbourhood_alone() -> None:
+    ran = await run(explorer(*TWO_STEPS), meta_evidence=False, penalty="none")
+    assert ran.llm.asked == ["step", "answer", "step", "answer", "step"]
+    assert ran.inner == [["prepare", "retrieve", "explore", *["rerank", "promote", "explore"] * 2, "answer"]] * 2
+    assert ran.judge.batches == []
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
+async def test_a_bad_question_is_refused_before_any_model_is_called(question: Any) -> None:
+    llm = explorer()
+    with pytest.raises(UserFault, match="question"):
+        await machine(llm).ainvoke({"question": question})
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize(
+    ("context", "told"),
+    [
+        ({"first_stage": "bm52"}, "no first stage named 'bm52'"),
+        ({"reranker": "crossing:x"}, "no re-ranker named 'crossing:x'"),
+        ({"judge": "nil:x"}, "nil:x"),
+    ],
+)
+async def test_unknown_names_are_refused_before_any_model_is_called(context: dict[str, str], told: str) -> None:
+    llm, retriever = explorer(), ListedRetriever(lambda query: FOUND[query])
+    graph: Any = sunar.build(Resources(llm, ScriptedEncoder(), retriever)).compile()
+    with pytest.raises(UserFault, match=told):
+        await graph.ainvoke({"question": QUESTION}, context=context)
+    assert (llm.calls, retriever.asked) == ([], [])
+
+
+async def test_a_judge_that_fails_in_one_batch(fast_retries: None) -> None:
+    judge = ScriptedJudge(faults=[ModelFault("judge", "timed out")])
+    ran = await run(explorer(*TWO_STEPS, samples=lambda query, names: ["one", "two"]), judge)
+    assert [[one["sets"] for one in hop["scored"]] for hop in ran.hops] == [[None] * 3 + [2], [2] * 5]
+    assert ran.state["warnings"] == ["Batch 1: the judge failed, no penalty (judge: timed out.)"]
+
+
+async def test_faults_are_retried_where_they_happen(fast_retries: None) -> None:
+    llm = explorer(*TWO_STEPS)
+    replies = llm.reason
+    llm.faults = [ModelFault("scripted", "timed out")] * 3
+    ran = await run(llm)
+    assert ran.path == ["prepare", "decompose", *HOP * 2, *READ_AGAIN]
+    assert llm.reason is replies
+    assert llm.asked.count("step") == 3 + 3
+
+
+@pytest.mark.parametrize("kind", ["sample", "answer"])
+async def test_a_lasting_fault_is_not_retried_by_both_graphs(fast_retries: None, kind: str) -> None:
+    llm = explorer(*TWO_STEPS)
+    complete = llm.complete
+
+    async def failing(messages: Any, sampling: Any) -> Any:
+        if llm._kind(messages, sampling) == kind:
+            llm.asked.append(kind)
+            raise ModelFault("scripted", "connection refused")
+        return await complete(messages, sampling)
+
+    llm.complete = failing  # type: ignore[method-assign]
+    with pytest.raises(ModelUnavailable, match="scripted did not answer after 4 attempts"):
+        await run(llm)
+    assert llm.asked.count(kind) == 4
+
+
+# --- cost ---
+
+
+async def test_usage_counts_every_call_once() -> None:
+    ran = await run(explorer(*TWO_STEPS), samples=6)
+    usage = ran.state["usage"]
+    assert ran.llm.asked == ["step", *["sample", "sample", "answer", "step"] * 2, "reason"]
+    assert {one.n for one in ran.llm.samplings} == {6}
+    assert usage["calls"] == len(ran.llm.asked) == sum(node["calls"] for node in usage["nodes"].values())
+    assert usage["prompt_tokens"] == 7 * 10
+    assert usage["completion_tokens"] == 3 * (3 + 4 * 6 + 2 + 1)
+    runs = {name: node["runs"] for name, node in usage["nodes"].items()}
+    assert runs == {
+        **dict.fromkeys(["rerank", "sample", "cluster", "promote"], 4),
+        **dict.fromkeys(["retrieve", "answer", "note"], 2),
+        **dict.fromkeys(["gather", "reason"], 1),
+        "decompose": 3,
+        "explore": 6,
+    }
+
+
+# --- in other programs ---
+
+OUTPUT = {"answer", "evidence", "usage", "warnings", "hops", "sequential_answer", "changed"}
+
+
+def by_hops(reply: Mapping[int, str]) -> Explorer:
+    """A model whose next step depends on how many were taken."""
+    return Explorer(
+        step=lambda question, lines, must: reply[len(lines)],
+        answer=lambda query, names: ANSWERS[query],
+        samples=lambda query, names: names,
+        reason=lambda question, line, names: "the Lune",
+    )
+
+
+async def test_every_way_to_call_gives_the_same() -> None:
+    graph = machine(by_hops(dict(enumerate(TWO_STEPS))))
+    asked, context = {"question": QUESTION}, {"batch": 2}
+    results = [
+        await graph.ainvoke(asked, context=context),
+        await asyncio.to_thread(graph.invoke, asked, context=context),
+        [part async for part in graph.astream(asked, context=context, stream_mode="values")][-1],
+        (await asyncio.to_thread(lambda: list(graph.stream(asked, context=context, stream_mode="values"))))[-1],
+    ]
+    assert set(results[0]) == OUTPUT
+    assert len(results[0]["hops"]) == 2
+    figures = [{key: one[key] for key in OUTPUT - {"usage"}} for one in results]
+    assert figures == [figures[0]] * 4
+
+
+async def test_two_questions_in_one_thread() -> None:
+    llm = by_hops(dict(enumerate(TWO_STEPS)))
+    llm.samples = lambda query, names: [""]
+    retriever, reranker = ListedRetriever(lambda query: FOUND[query]), ScriptedReranker(relevance)
+    graph = machine(llm, reranker=reranker, retriever=retriever, checkpointer=InMemorySaver())
+    first = await graph.ainvoke({"question": QUESTION}, THREAD, context={"documents_per_hop": 3})
+    assert (len(first["hops"]), len(first["warnings"])) == (2, 2)
+    assert len(reranker.asked[-1][1]) > 2
+    history = [snapshot async for snapshot in graph.aget_state_history(THREAD)]
+    assert len(history) > 8
+    for snapshot in history:
+        assert json.loads(json.dumps(snapshot.values)) == snapshot.values
+
+    def second_model() -> Explorer:
+        model = by_hops({0: f"Follow-up: {WHERE}", 1: "Final answer: Lancaster"})
+        model.samples = lambda query, names: ["same"]
+        return model
+
+    expected = await machine(second_model()).ainvoke({"question": WHERE})
+    llm.step, llm.samples = second_model().step, second_model().samples
+    llm.calls.clear()
+    retriever.asked.clear()
+    second = await graph.ainvoke({"question": WHERE}, THREAD)
+    same = OUTPUT - {"usage"}
+    assert {key: second[key] for key in same} == {key: expected[key] for key in same}
+    assert [hop["question"] for hop in second["hops"]] == retriever.asked == [WHERE]
+    assert len(second["hops"][0]["scored"]) == 5
+    assert second["warnings"] == []
+    assert reranker.asked[-1] == (WHERE, ["f1", "n1"]), "only of this question"
+    assert second["usage"]["calls"] == expected["usage"]["calls"] == len(llm.calls) == 2 + 2 + 1 + 1
+    # a question that was looked up for the one before is no repetition
+    assert second["hops"][0]["question"] == first["hops"][1]["question"]
+
+
+class Agent(SunarOutput, total=False):
+    """An agent's state."""
+
+    question: str
+
+
+def agent(llm: Explorer) -> Any:
+    parent: Any = StateGraph(Agent)
+    parent.add_node("sunar", machine(llm))
+    parent.add_edge(START, "sunar")
+    parent.add_edge("sunar", END)
+    return parent.compile()
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        SunarContext(max_hops=1, penalty="none"),
+        {"max_hops": 1, "penalty": "none"},
+    ],
+    ids=["context", "dict"],
+)
+async def test_as_a_subgraph_of_another_graph(context: Any) -> None:
+    llm = explorer(*TWO_STEPS)
+    state = await agent(llm).ainvoke({"question": QUESTION}, context=context)
+    assert [hop["question"] for hop in state["hops"]] == [WHO]
+    assert (state["answer"], state["sequential_answer"]) == ("the Lune", "at last")
+    assert state["usage"]["calls"] == len(llm.calls) == 4
+
+
+async def test_the_settings_that_both_graphs_have_as_a_plain_dict() -> None:
+    llm = explorer(*TWO_STEPS)
+    state = await agent(llm).ainvoke({"question": QUESTION}, context={"penalty": "none"})
+    assert [hop["question"] for hop in state["hops"]] == [WHO, WHERE]
+    assert "sample" not in llm.asked
+
+
+async def test_a_question_that_failed_leaves_nothing_to_the_threads_next(fast_retries: None) -> None:
+    llm = by_hops(dict(enumerate(TWO_STEPS)))
+    retriever = ListedRetriever(lambda query: FOUND[query])
+    graph = machine(llm, retriever=retriever, checkpointer=InMemorySaver())
+    answer = llm.answer
+
+    def breaks(query: str, names: Sequence[str]) -> str:
+        if query == WHERE:
+            raise ModelFault("scripted", "connection refused")
+        return answer(query, names)
+
+    llm.answer = breaks
+    with pytest.raises(ModelUnavailable):
+        await graph.ainvoke({"question": QUESTION}, THREAD)
+    llm.answer = answer
+    llm.step = steps("Final answer: Lancaster", "Final answer: Lancaster")
+    retriever.asked.clear()
+    second = await graph.ainvoke({"question": WHO}, THREAD)
+    assert [hop["question"] for hop in second["hops"]] == retriever.asked == [WHO]
+    assert len(second["hops"][0]["scored"]) == 4
+
+
+@pytest.mark.parametrize("context", [None, {}])
+async def test_no_context_means_the_defaults(context: Any) -> None:
+    llm = Explorer(
+        step=lambda question, lines, must: "Final answer: Ada" if must else f"Follow-up: sub-question {len(lines)}"
+    )
+    graph = machine(llm, retriever=ListedRetriever(lambda query: ["f1", "f2"]))
+    state = await graph.ainvoke({"question": QUESTION}, context=context)
+    assert len(state["hops"]) == 6
+    assert {one.n for one in llm.samplings} == {10}
+    assert len(llm.of("reason")) == 1
+
+
+def test_schemas() -> None:
+    graph: Any = sunar.graph
+    fields = graph.get_context_jsonschema()["properties"]
+    assert {"max_hops", "meta_evidence", "documents_per_hop", "meta_documents", "budget", "penalty"} <= fields.keys()
+    assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
+    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
+    assert set(graph.get_graph().nodes) == {
+        *("__start__", "prepare", "decompose", "neighbourhood", "note", "gather", "reason", "conclude", "__end__")
+    }
