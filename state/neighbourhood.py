@@ -53,8 +53,8 @@ class NeighbourhoodInput(Question):
 class NeighbourhoodState(Flow, total=False):
     """What flows through neighbourhood-aware retrieval.
 
-    asked: what is looked up; documents: the first stage's, and what was scored, by id; first_stage: R, the ids that are not
-    scored yet, best first; frontier: N, in the order they were first offered; iteration: batches so far;
+    asked: what is looked up; documents: the first stage's, and what was scored, by id; first_stage: R, the ids that
+    are not scored yet, best first; frontier: N, in the order they were first offered; iteration: batches so far;
     turn: whose turn it is; batch, pool: what is being scored and where it was taken from;
     raw: the batch's re-ranker scores; answers: sampled from its best documents; sets: their semantic sets;
     scored: all that was scored, in that order; stale: batches in a row that did not improve the best;
