@@ -43,7 +43,7 @@ class ScriptedChat:
     """A chat model: `reply` answers completions, `pick` choices, `mean_logprob` gives each scored text's mean.
 
     Faults that are listed in `faults` are raised first, one a call. `under_way_at_most` is the highest number of calls
-    that were under way at once.
+    that were under way at once; each takes `seconds`, long ones where a test wants them to overlap on any machine.
     """
 
     reply: Answerer = _unscripted
@@ -53,6 +53,7 @@ class ScriptedChat:
     faults: list[Exception] = field(default_factory=list)
     name: str = "scripted"
     context_window: int | None = None
+    seconds: float = 0.002
     calls: list[tuple[str, list[Message]]] = field(default_factory=list)
     under_way_at_most: int = 0
     _under_way: int = 0
@@ -86,7 +87,7 @@ class ScriptedChat:
         self.calls.append((verb, list(messages)))
         self._under_way += 1
         self.under_way_at_most = max(self.under_way_at_most, self._under_way)
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(self.seconds)
         self._under_way -= 1
         if self.faults:
             raise self.faults.pop(0)

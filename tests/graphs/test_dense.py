@@ -485,7 +485,7 @@ async def test_two_rounds_of_generation_and_one_of_judgement_whatever_k_is(k: in
 
 
 async def test_calls_stay_within_the_concurrency() -> None:
-    llm = Reader()
+    llm = Reader(seconds=0.1)
     await measure(llm, FIVE, concurrency=2)
     assert llm.under_way_at_most == 2
 

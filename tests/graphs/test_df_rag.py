@@ -262,7 +262,7 @@ async def test_usage_counts_calls_and_tokens_per_node() -> None:
 
 
 async def test_evaluations_run_together_within_the_concurrency() -> None:
-    free, bounded = chat(), chat()
+    free, bounded = chat(seconds=0.1), chat(seconds=0.1)
     await run(resources(free))
     await run(resources(bounded), concurrency=2)
     assert free.under_way_at_most > 2

@@ -154,7 +154,7 @@ async def test_twenty_at_once_in_one_loop(name: str) -> None:
             return f"1) {user.removeprefix('Question: ')}"
         return "answer to " + user.rsplit("in a few words: ", 1)[1].split("\n", maxsplit=1)[0]
 
-    llm = ScriptedChat(reply=reply, mean_logprob=lambda user, step: -1.0)
+    llm = ScriptedChat(reply=reply, mean_logprob=lambda user, step: -1.0, seconds=0.5)
     graph = machine(name, llm)
     results = await asyncio.gather(*(graph.ainvoke({"question": f"question {i}"}) for i in range(20)))
     assert [one["answer"] for one in results] == [f"answer to question {i}" for i in range(20)]
