@@ -257,9 +257,8 @@ def load_weights(load: Callable[..., T], source: str, what: str, instead: str) -
     load: takes the folder or name, and `local_files_only`; what, instead: for the `UserFault` of what cannot be loaded,
     the kind of model and the local folder that would do, with the beginning of its name.
     """
+    check_folder(source, what)
     folder = Path(source).expanduser()
-    if not folder.is_dir() and (source.startswith(("/", "~", ".")) or source.count("/") > 1):
-        raise UserFault(f"There is no {what} folder '{source}'.")
     try:
         with _quietly():
             if folder.is_dir():
@@ -268,6 +267,12 @@ def load_weights(load: Callable[..., T], source: str, what: str, instead: str) -
     except Exception as error:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise UserFault(f"The {what} '{source}' cannot be loaded ({reason}); a {instead}/path/to/folder.") from error
+
+
+def check_folder(source: str, what: str) -> None:
+    """`UserFault` for what can only be a folder, not a hub name, and is none; what: the kind of model."""
+    if not Path(source).expanduser().is_dir() and (source.startswith(("/", "~", ".")) or source.count("/") > 1):
+        raise UserFault(f"There is no {what} folder '{source}'.")
 
 
 def _load_from_hub(load: Callable[..., T], source: str) -> T:

@@ -93,6 +93,7 @@ class Resources:
             from .judges import open_judge  # noqa: PLC0415 - for the graphs that judge
 
             opened = await self.llm(llm, concurrency), await self.encoder(encoder)
+            await _check_weights(name, "nli:", "judge")
             return open_judge(name, *opened, settings().cache)
 
         if self._judge is not None:
@@ -106,7 +107,9 @@ class Resources:
         async def open_it() -> Reranker:
             from .rerankers import open_reranker  # noqa: PLC0415 - for the graphs that re-rank
 
-            return open_reranker(name, await self.llm(llm, concurrency), await self.encoder(encoder))
+            opened = await self.llm(llm, concurrency), await self.encoder(encoder)
+            await _check_weights(name, "cross:", "re-ranker")
+            return open_reranker(name, *opened)
 
         if self._reranker is not None:
             return self._reranker
@@ -219,6 +222,14 @@ class Resources:
         # shielded: a caller that gives up must not cancel what others wait for
         opened: T = await asyncio.shield(asyncio.wrap_future(future))
         return opened
+
+
+async def _check_weights(name: str, kind: str, what: str) -> None:
+    """Refuse a folder that is not there now, before any model is called; the weights themselves load when needed."""
+    from .encoders import check_folder  # noqa: PLC0415 - backends load when first needed
+
+    if name.startswith(kind):
+        await asyncio.to_thread(check_folder, name.removeprefix(kind), what)
 
 
 def _progress(what: str) -> Callable[[int, int], None]:

@@ -14,10 +14,19 @@ from dubito.errors import ContextOverflow, ModelFault, ModelUnavailable, UserFau
 from dubito.graphs import dense
 from dubito.models.interfaces import Completion, Message, Reply, Sampling
 from dubito.models.resources import Resources
-from dubito.state.dense import Figures
+from dubito.state.dense import DenseContext, Figures
 from dubito.state.records import Chunk, Usage, add_usage, extend
 from dubito.tests.graphs import dense_reference as reference
-from dubito.tests.scripted import QUERY, QUESTION, VECTORS, Reader, ScriptedJudge, ScriptedRetriever, walk
+from dubito.tests.scripted import (
+    QUERY,
+    QUESTION,
+    VECTORS,
+    Reader,
+    ScriptedEncoder,
+    ScriptedJudge,
+    ScriptedRetriever,
+    walk,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
@@ -661,3 +670,12 @@ async def test_the_chunks_of_a_measurement_that_was_refused_do_not_reach_the_thr
         await graph.ainvoke({"question": "", "chunks": ["mine"]}, THREAD)
     state = await graph.ainvoke({"question": QUESTION}, THREAD)
     assert [chunk["id"] for chunk in state["evidence"]] == ["c0", "c1", "c2", "c3", "c4"]
+
+
+@pytest.mark.parametrize("judge", ["nli:/nowhere/model", "nli:a/b/c", "nobody"])
+async def test_a_judge_that_is_not_there_is_refused_before_any_model_is_called(judge: str) -> None:
+    llm = Reader()
+    graph: Any = dense.build(Resources(llm=llm, encoder=ScriptedEncoder())).compile()
+    with pytest.raises(UserFault, match="There is no"):
+        await graph.ainvoke({"question": QUESTION, "chunks": FIVE}, context=DenseContext(judge=judge))
+    assert llm.calls == []
