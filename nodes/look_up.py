@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..models.resources import Resources
 from ..prompts import answer as prompt
+from ..retrieval.chunking import embedding_text
 from ..state.neighbourhood import NeighbourhoodContext, NeighbourhoodState
 from ..state.records import Chunk
 from .generate import answer_to
@@ -32,7 +33,7 @@ async def look_up(state: NeighbourhoodState, context: NeighbourhoodContext, reso
 async def rerank(state: NeighbourhoodState, context: NeighbourhoodContext, resources: Resources) -> NeighbourhoodState:
     """Score the batch against what is asked, each document in (0, 1)."""
     reranker = await resources.reranker(context.reranker, context.llm, context.encoder, context.concurrency)
-    texts = [as_text(state["documents"][one]) for one in state["batch"]]
+    texts = [embedding_text(state["documents"][one]) for one in state["batch"]]
     return {"raw": await reranker.scores(state["asked"], texts), "sets": None}
 
 
@@ -46,8 +47,3 @@ async def conclude_lookup(
     ]
     text, warnings = await answer_to(prompt.messages(state["asked"], evidence), context, llm)
     return {"answer": text, "evidence": evidence, "warnings": warnings}
-
-
-def as_text(chunk: Chunk) -> str:
-    """A document as a re-ranker reads it."""
-    return f"{chunk['title']}\n{chunk['text']}" if chunk["title"] else chunk["text"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..models.answer_text import normalised
 from ..models.resources import Resources
 from ..prompts import meta_evidence as prompt
+from ..retrieval.chunking import embedding_text
 from ..state.records import Chunk
 from ..state.sunar import SunarContext, SunarState
 from .generate import answer_to
-from .look_up import as_text
 
 
 async def note(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
@@ -35,7 +35,7 @@ async def gather(state: SunarState, context: SunarContext, resources: Resources)
     if not chunks:
         return {"meta_evidence": []}
     reranker = await resources.reranker(context.reranker, context.llm, context.encoder, context.concurrency)
-    scores = await reranker.scores(state["question"], [as_text(chunk) for chunk in chunks])
+    scores = await reranker.scores(state["question"], [embedding_text(chunk) for chunk in chunks])
     scored: list[Chunk] = [{**chunk, "score": score} for chunk, score in zip(chunks, scores, strict=True)]
     return {"meta_evidence": sorted(scored, key=lambda chunk: -chunk["score"])[: context.meta_documents]}
 
