@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from dubito.graphs import sunar
-from dubito.models.interfaces import Capability, Choice, Completion, Message, Reply, Sampling, Scores, Tokens
+from dubito.models.interfaces import (
+    Capability,
+    Choice,
+    Completion,
+    Introspection,
+    Message,
+    Reply,
+    Sampling,
+    Scores,
+    Tokens,
+)
 from dubito.models.resources import Resources
 from dubito.state.sunar import SunarContext
 
@@ -77,6 +87,12 @@ class Stub:
         raise NotImplementedError
 
     async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
+        """Never asked for."""
+        raise NotImplementedError
+
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+    ) -> Introspection:
         """Never asked for."""
         raise NotImplementedError
 

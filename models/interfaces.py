@@ -19,6 +19,7 @@ __all__ = [
     "Choice",
     "Completion",
     "Encoder",
+    "Introspection",
     "Judge",
     "Judgements",
     "Message",
@@ -121,6 +122,29 @@ class Scores:
         return [sum(t.logprob for t in c) / len(c) if c else 0.0 for c in self.continuations]
 
 
+@dataclass(frozen=True)
+class Introspection:
+    """n sampled continuations and what the model's own states say where each of them ends (SeaKR, section 3.4).
+
+    reply: as `complete` gives it, with log-probabilities; greedy continuations are equal.
+    states: [n, d] float32, in the order of the continuations: the hidden state of each one's last token, which is the
+    last that was generated, whatever ended it: the end-of-turn token, the one that completed a stop string, or the one
+    at the length limit. An empty continuation has a row too, that of its end-of-turn token.
+    layer: whose output they are, 1 to L; the middle one is L // 2.
+    energies: [n], the mean over a continuation's tokens of -logsumexp(logits), nats; None where the logits are unknown.
+    """
+
+    reply: Reply
+    states: Vectors
+    layer: int
+    energies: tuple[float, ...] | None = None
+
+    @property
+    def tokens(self) -> Tokens:
+        """What it cost."""
+        return self.reply.tokens
+
+
 class ChatModel(Protocol):
     """A chat LLM. Every verb is async; what blocks runs in a thread of the backend's own.
 
@@ -148,6 +172,12 @@ class ChatModel(Protocol):
 
     async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
         """Score given assistant replies to one chat; the shared prompt is read once where the backend can."""
+        ...
+
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+    ) -> Introspection:
+        """Continue a chat n times and read the hidden states at `layer`; None stands for the middle one, L // 2."""
         ...
 
     async def window(self) -> int | None:

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from ..errors import CapabilityMissing
 from .asking import ask_and_parse
-from .interfaces import Capability, Choice, Completion, Message, Reply, Sampling, Scores, Tokens
+from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Tokens
 from .provider_faults import provider_fault
 from .thinking import strip_thinking
 
@@ -94,6 +94,12 @@ class LangChainChat:
     async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
         """A LangChain chat model cannot score a given reply."""
         self._cannot("score given replies")
+
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+    ) -> Introspection:
+        """A LangChain chat model does not show its hidden states."""
+        self._cannot("show its hidden states")
 
     async def window(self) -> int | None:
         """The longest prompt in the model's LangChain profile, where it has one."""

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from .interfaces import Capability, ChatModel, Choice, Message, Reply, Sampling, Scores
+from .interfaces import Capability, ChatModel, Choice, Introspection, Message, Reply, Sampling, Scores
 
-Answer = TypeVar("Answer", Reply, Choice, Scores)
+Answer = TypeVar("Answer", Reply, Choice, Scores, Introspection)
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,13 @@ class Metered:
         request = {"messages": list(messages), "continuations": list(continuations)}
         return await self._call("score", request, lambda: self.model.score(messages, continuations))
 
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+    ) -> Introspection:
+        """See `ChatModel.introspect`."""
+        request = {"messages": list(messages), **asdict(sampling), "stop": list(sampling.stop), "layer": layer}
+        return await self._call("introspect", request, lambda: self.model.introspect(messages, sampling, layer))
+
     async def window(self) -> int | None:
         """See `ChatModel.window`."""
         return await self.model.window()
@@ -109,9 +116,11 @@ class Metered:
         return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency))
 
 
-def _summary(answer: Reply | Choice | Scores) -> dict[str, Any]:
+def _summary(answer: Reply | Choice | Scores | Introspection) -> dict[str, Any]:
     if isinstance(answer, Reply):
         return {"texts": [c.text for c in answer.completions], "finish": [c.finish_reason for c in answer.completions]}
+    if isinstance(answer, Introspection):
+        return {**_summary(answer.reply), "layer": answer.layer, "states": list(answer.states.shape)}
     if isinstance(answer, Choice):
         return {"probabilities": dict(answer.probabilities)}
     return {"mean_logprobs": answer.means}

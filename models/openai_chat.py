@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from ..errors import CapabilityMissing, ModelFault, UserFault
 from .asking import ask_and_parse
-from .interfaces import Capability, Choice, Completion, Message, Reply, Sampling, Scores, Token, Tokens
+from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
 from .openai_server import Server, listed, unknown_model
 from .option_probabilities import normalised, option_masses, told_apart
 from .thinking import CLOSE, OPEN, strip_thinking
@@ -105,6 +105,12 @@ class OpenAIChat:
             {"messages": list(messages), "add_generation_prompt": True, **_without_thinking()}
         )
         return await self._score_ids(prompt, await self._each(continuations, self._text_ids))
+
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+    ) -> Introspection:
+        """See `ChatModel.introspect`."""
+        raise self._missing("shows no hidden states")
 
     async def window(self) -> int | None:
         """See `ChatModel.window`; vLLM tells it, plain servers do not."""

@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import DubitoError, ModelFault, UserFault
+from ..errors import CapabilityMissing, DubitoError, ModelFault, UserFault
 from .batching import Worker
 from .chat_text import ChatText, first_line
 from .generation import Request
-from .interfaces import Capability, Choice, Message, Reply, Sampling, Scores, Token, Tokens
+from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
 
 _missing = ""
 try:
@@ -100,6 +100,12 @@ class TransformersChat:
             return Scores(scored, _tokens_read(prompt, replies))
 
         return await self._run(work)
+
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+    ) -> Introspection:
+        """See `ChatModel.introspect`."""
+        raise CapabilityMissing(f"{self.name} shows no hidden states yet.")
 
     async def window(self) -> int | None:
         """See `ChatModel.window`."""

@@ -16,6 +16,7 @@ from dubito.models.interfaces import (
     Capability,
     Choice,
     Completion,
+    Introspection,
     Judgements,
     Message,
     Reply,
@@ -76,6 +77,11 @@ class ScriptedChat:
         assert self.mean_logprob is not None, "no score was scripted"
         user = messages[-1]["content"]
         return Scores(tuple((Token(text, self.mean_logprob(user, text)),) for text in continuations), Tokens(11, 0))
+
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+    ) -> Introspection:
+        raise CapabilityMissing("scripted shows no hidden states")
 
     async def window(self) -> int | None:
         return self.context_window
