@@ -12,15 +12,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .graphs.cot import graph as cot
     from .graphs.dense import graph as dense
     from .graphs.dense_rag import graph as dense_rag
     from .graphs.df_rag import graph as df_rag
+    from .graphs.flare import graph as flare
+    from .graphs.ircot import graph as ircot
+    from .graphs.iter_retgen import graph as iter_retgen
     from .graphs.neighbourhood import graph as neighbourhood
+    from .graphs.seakr import graph as seakr
     from .graphs.sunar import graph as sunar
     from .graphs.vanilla_rag import graph as vanilla_rag
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "dense", "dense_rag", "df_rag", "neighbourhood", "sunar", "vanilla_rag"]
+__all__ = [
+    "__version__",
+    "cot",
+    "dense",
+    "dense_rag",
+    "df_rag",
+    "flare",
+    "ircot",
+    "iter_retgen",
+    "neighbourhood",
+    "seakr",
+    "sunar",
+    "vanilla_rag",
+]
 
 _GRAPHS = frozenset(__all__) - {"__version__"}
 

@@ -10,15 +10,19 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ..state.baselines import IterRetgenContext
 from ..state.dense import DenseContext
 from ..state.neighbourhood import NeighbourhoodContext
+from ..state.reasoning import ReasoningContext, SearchingContext
 from ..state.records import Chunk, Usage
+from ..state.seakr import SeaKRContext
 from ..state.sunar import Hop
 from .run import Run
 from .screen import clean, counted, duration, shorten
 from .view_dense import verdict
 from .view_dense_rag import STOPS
 from .view_neighbourhood import ENDINGS, exploration
+from .view_reasoning import path as reasoning_path
 
 MOST_EVIDENCE = 10
 """Chunks shown below an answer; the others are counted."""
@@ -27,6 +31,8 @@ MOST_EVIDENCE = 10
 def settings_line(run: Run) -> RenderableType:
     """What is about to run."""
     context = run.context
+    if isinstance(context, ReasoningContext | IterRetgenContext):
+        return Text(clean(f"{run.graph.name}: {_of_reasoning(context)}"), "dim")
     names = f"corpus {context.corpus}, chat model {context.llm}, encoder {context.encoder}"
     if isinstance(context, DenseContext):
         names += f", judge {context.judge}"
@@ -34,6 +40,15 @@ def settings_line(run: Run) -> RenderableType:
         names += f", first stage {context.first_stage}, re-ranker {context.reranker}"
         names += "" if context.penalty == "none" else f", judge {context.judge}"
     return Text(clean(f"{run.graph.name}: {names}, k = {context.k}"), "dim")
+
+
+def _of_reasoning(context: ReasoningContext | IterRetgenContext) -> str:
+    names = f"chat model {context.llm}"
+    if isinstance(context, SearchingContext | IterRetgenContext):
+        names += f", corpus {context.corpus}, first stage {context.first_stage}, k = {context.k}"
+    if isinstance(context, SeaKRContext):
+        names += f", uncertainty {context.estimator}"
+    return names
 
 
 def answer_panel(run: Run) -> RenderableType:
@@ -78,6 +93,8 @@ def _way(output: Mapping[str, Any]) -> list[RenderableType]:
     """The reasoning path of SUNAR, or how far a look-up went."""
     if "hops" in output:
         return [*_path(output), Text()]
+    if "steps" in output:
+        return [*reasoning_path(output), Text()]
     if "scored" in output:
         return [Text(f"Documents: {exploration(output)}; it ended because {ENDINGS[output['stopped']]}."), Text()]
     return []
@@ -102,6 +119,8 @@ def _grounds(run: Run) -> list[RenderableType]:
     measure, figures = "similarity to the question", ".2f"
     if isinstance(run.context, NeighbourhoodContext):
         measure, figures = "the re-ranker's score", "#.3g"  # which may be far below 1
+    if isinstance(run.context, SearchingContext | IterRetgenContext):
+        measure = "the first stage's score"
     table = Table.grid(padding=(0, 2, 0, 0))
     for position, chunk in enumerate(evidence[:MOST_EVIDENCE], 1):
         score = format(chunk["score"], figures) if "score" in chunk else ""

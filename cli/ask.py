@@ -20,6 +20,7 @@ EXAMPLES = help_lines(
     'dubito ask "..." --graph vanilla_rag -k 10 --set selection=mmr --json',
     'dubito ask "..." --graph dense_rag --set judge=nli:my-cross-encoder',
     'dubito ask "..." --graph sunar --set budget=32 --set penalty=none',
+    'dubito ask "..." --graph seakr --set samples=10 --set threshold=-6',
     'dubito ask "..." --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
     "cat question.txt | dubito ask -",
 )

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from . import view_dense, view_dense_rag, view_df_rag, view_neighbourhood, view_shared, view_sunar
+from . import view_dense, view_dense_rag, view_df_rag, view_neighbourhood, view_reasoning, view_shared, view_sunar
 from .screen import clean, counted, duration
 from .steps import Renderer, Shown, Step
 
@@ -25,7 +25,7 @@ RENDERERS: Mapping[str, Renderer] = {
     **view_dense.RENDERERS,
     **view_dense_rag.RENDERERS,
 }
-"""By node name; SUNAR's graphs, which have nodes of the same names, have tables of their own."""
+"""By node name; SUNAR's graphs and those that reason have nodes of the same names and tables of their own."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -48,6 +48,8 @@ def _renderer(step: Step) -> Renderer:
         return view_neighbourhood.RENDERERS[step.node]
     if view_sunar.is_sunar(step) and step.node in view_sunar.RENDERERS:
         return view_sunar.RENDERERS[step.node]
+    if view_reasoning.is_reasoning(step) and step.node in view_reasoning.RENDERERS:
+        return view_reasoning.RENDERERS[step.node]
     return RENDERERS.get(step.node, changes)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 LOCAL_SERVER = "http://127.0.0.1:8000/v1"
+STATES_SERVER = "http://127.0.0.1:8001/v1"
+"""Where `dubito serve --hidden-states` shows hidden states."""
 
 DF_RAG_MODELS: Mapping[str, Mapping[str, str]] = {
     "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "words:100"},
@@ -42,9 +44,32 @@ SUNAR_MODELS: Mapping[str, Mapping[str, str]] = {
         "encoder": "st:sentence-transformers/multi-qa-mpnet-base-cos-v1",
         "chunker": "words:100",
         "first_stage": "splade:naver/splade_v2_distil",
-        "graph_encoder": "st:sentence-transformers/multi-qa-mpnet-base-cos-v1",
+        "graph_encoder": "colbert:colbert-ir/colbertv2.0",
         "reranker": "cross:cross-encoder/mmarco-mMiniLMv2-L12-H384-v1",
         "judge": "nli:FacebookAI/roberta-large-mnli",
     },
 }
-"""SUNAR sections 3.2 and 4. Its document graph is ColBERTv2's, here a dense encoder's."""
+"""SUNAR sections 3.2 and 4. ColBERTv2 chooses a document's neighbours among those that the encoder finds."""
+
+COT_MODELS: Mapping[str, Mapping[str, str]] = {
+    "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "words:100"},
+    "paper": {
+        "llm": f"vllm:{LOCAL_SERVER}#meta-llama/Llama-2-7b-chat-hf",
+        "encoder": "embedded",
+        "chunker": "words:100",
+    },
+}
+"""The baselines of SeaKR, section 4.1.3: Llama-2-7b-chat, passages of 100 words, for which no encoder is needed."""
+
+IRCOT_MODELS = {preset: {**models, "first_stage": "bm25"} for preset, models in COT_MODELS.items()}
+"""Those that search: by BM25."""
+
+SEAKR_MODELS: Mapping[str, Mapping[str, str]] = {
+    "embedded": {**IRCOT_MODELS["embedded"], "judge": "embedded"},
+    "paper": {
+        **IRCOT_MODELS["paper"],
+        "llm": f"vllm:{LOCAL_SERVER}#meta-llama/Llama-2-7b-chat-hf&states={STATES_SERVER}",
+        "judge": "llm",
+    },
+}
+"""SeaKR section 4.1.3; hidden states come from a second server. The judge serves estimators beyond the paper's."""

@@ -40,8 +40,22 @@ def test_data() -> Path:
 @pytest.fixture
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries wait a millisecond, not seconds."""
-    from dubito.graphs import dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag, wiring  # noqa: PLC0415
+    from dubito.graphs import (  # noqa: PLC0415
+        cot,
+        dense,
+        dense_rag,
+        df_rag,
+        flare,
+        ircot,
+        iter_retgen,
+        neighbourhood,
+        seakr,
+        sunar,
+        vanilla_rag,
+        wiring,
+    )
 
     quick = wiring.RETRY._replace(initial_interval=0.001, max_interval=0.002, jitter=False)
-    for module in (dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag, wiring):
+    reasoning = (cot, flare, ircot, iter_retgen, seakr)
+    for module in (*reasoning, dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag, wiring):
         monkeypatch.setattr(module, "RETRY", quick)

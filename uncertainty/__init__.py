@@ -1,7 +1,9 @@
 """Formulas that say how uncertain a model is: NumPy in, a float out. No model is asked here."""
 
 from .conformal import conformal_threshold, coverage
-from .likelihood import length_normalised_entropy, perplexity
+from .energy import energy
+from .gram import eigen_score
+from .likelihood import length_normalised_entropy, multi_perplexity, perplexity
 from .semantic import degree_entropy, degree_terms, semantic_clusters, semantic_entropy
 
 __all__ = [
@@ -9,7 +11,10 @@ __all__ = [
     "coverage",
     "degree_entropy",
     "degree_terms",
+    "eigen_score",
+    "energy",
     "length_normalised_entropy",
+    "multi_perplexity",
     "perplexity",
     "semantic_clusters",
     "semantic_entropy",

@@ -21,11 +21,19 @@ def perplexity(log_probs: ArrayLike) -> float:
     ones, inf when a token has probability 0 or the result is too large for a float.
     Raises `UserFault`, a ValueError, for an answer without tokens, for NaN and for a log-probability above 0.
     """
-    surprisal = _surprisal(log_probs, "The answer")
-    try:
-        return math.exp(surprisal)
-    except OverflowError:
-        return math.inf
+    return _exp(_surprisal(log_probs, "The answer"))
+
+
+def multi_perplexity(log_probs: Sequence[ArrayLike]) -> float:
+    """The mean perplexity of n sampled answers: the "multi-perplexity" estimator of SeaKR, section 5.1, there of 20.
+
+    log_probs: n arrays [T_i], as for `perplexity`.
+    Returns a number in [1, inf], no unit: 1 when every token was certain, inf when one has probability 0.
+    Raises `UserFault`, a ValueError, for no answers and wherever `perplexity` would for one of them.
+    """
+    surprisals = _surprisals(log_probs)
+    # each divided first: their sum may be too large for a float where their mean is not
+    return math.fsum(_exp(surprisal) / len(surprisals) for surprisal in surprisals)
 
 
 def length_normalised_entropy(log_probs: Sequence[ArrayLike]) -> float:
@@ -37,10 +45,21 @@ def length_normalised_entropy(log_probs: Sequence[ArrayLike]) -> float:
     Returns nats per token in [0, inf]: 0 when every token was certain.
     Raises `UserFault`, a ValueError, for no answers and wherever `perplexity` would for one of them.
     """
-    if not len(log_probs):
-        raise UserFault("There is no answer to take the entropy of: sample at least one.")
-    surprisals = [_surprisal(answer, f"Answer {i}") for i, answer in enumerate(log_probs)]
+    surprisals = _surprisals(log_probs)
     return math.fsum(surprisals) / len(surprisals)
+
+
+def _exp(surprisal: float) -> float:
+    try:
+        return math.exp(surprisal)
+    except OverflowError:
+        return math.inf
+
+
+def _surprisals(log_probs: Sequence[ArrayLike]) -> list[float]:
+    if not len(log_probs):
+        raise UserFault("There is no answer to measure: sample at least one.")
+    return [_surprisal(answer, f"Answer {i}") for i, answer in enumerate(log_probs)]
 
 
 def _surprisal(log_probs: ArrayLike, answer: str) -> float:

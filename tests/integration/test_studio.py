@@ -29,10 +29,13 @@ from urllib.request import urlopen
 import dubito
 import httpx
 import pytest
+from dubito.state.baselines import FlareContext, IRCoTContext, IterRetgenContext
 from dubito.state.dense import DenseContext
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.neighbourhood import NeighbourhoodContext
+from dubito.state.reasoning import ReasoningContext
+from dubito.state.seakr import SeaKRContext
 from dubito.state.sunar import SunarContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from pytest_httpserver import HTTPServer
@@ -49,10 +52,15 @@ START_LIMIT_S = 90
 STOP_LIMIT_S = 20
 QUESTION = {"question": "Who founded the newspaper that first printed the novel The Salt Road?"}
 CONTEXTS: dict[str, Any] = {
+    "cot": ReasoningContext,
     "dense": DenseContext,
     "dense_rag": DenseRagContext,
     "df_rag": DFRagContext,
+    "flare": FlareContext,
+    "ircot": IRCoTContext,
+    "iter_retgen": IterRetgenContext,
     "neighbourhood": NeighbourhoodContext,
+    "seakr": SeaKRContext,
     "sunar": SunarContext,
     "vanilla_rag": VanillaRagContext,
 }

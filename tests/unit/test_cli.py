@@ -188,7 +188,7 @@ def test_what_libraries_print_stays_out_of_the_json(use, letters, tmp_path, monk
     [
         (
             ["--graph", "df_ragg"],
-            "use dense, dense_rag, df_rag, neighbourhood, sunar or vanilla_rag (did you mean df_rag?).",
+            "use cot, dense, dense_rag, df_rag, flare, ircot, iter_retgen, neighbourhood, seakr, sunar or vanilla_rag (did you mean df_rag?).",
         ),
         (["--k", "0"], "k is '0' and must be a whole number from 1 to 1000."),
         (["--k", "many"], "k is 'many' and must be a whole number from 1 to 1000."),
@@ -597,7 +597,22 @@ def test_a_corpus_that_is_not_there_is_refused(tmp_path, letters):
 # draw
 
 
-@pytest.mark.parametrize("graph", ["dense", "dense_rag", "df_rag", "neighbourhood", "sunar", "vanilla_rag"])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "cot",
+        "dense",
+        "dense_rag",
+        "df_rag",
+        "flare",
+        "ircot",
+        "iter_retgen",
+        "neighbourhood",
+        "seakr",
+        "sunar",
+        "vanilla_rag",
+    ],
+)
 def test_graphs_are_drawn_as_mermaid(tmp_path, graph):
     shown = dubito("draw", graph)
     assert shown.exit_code == 0

@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.graphs import dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag
+from dubito.graphs import (
+    cot,
+    dense,
+    dense_rag,
+    df_rag,
+    flare,
+    ircot,
+    iter_retgen,
+    neighbourhood,
+    seakr,
+    sunar,
+    vanilla_rag,
+)
 from dubito.state.context import BaseContext
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
@@ -42,7 +54,9 @@ def test_a_techniques_page_shows_its_graphs_and_its_settings(
     assert settings_table(context) in page
 
 
-@pytest.mark.parametrize("module", [dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag])
+@pytest.mark.parametrize(
+    "module", [cot, dense, dense_rag, df_rag, flare, ircot, iter_retgen, neighbourhood, seakr, sunar, vanilla_rag]
+)
 def test_drawn_graphs_are_those_of_the_code(module: object) -> None:
     graph = module.graph  # type: ignore[attr-defined]
     drawn = (ROOT / "docs" / "graphs" / f"{graph.name}.mmd").read_text(encoding="utf-8")

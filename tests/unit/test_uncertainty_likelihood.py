@@ -1,4 +1,4 @@
-"""Perplexity and length-normalised entropy against hand-worked values."""
+"""Perplexity, of one answer and of several, and length-normalised entropy against hand-worked values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 from dubito.errors import UserFault
-from dubito.uncertainty import length_normalised_entropy, perplexity
-from hypothesis import given
+from dubito.uncertainty import length_normalised_entropy, multi_perplexity, perplexity
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -35,6 +35,22 @@ def test_a_token_of_no_probability_makes_the_perplexity_infinite():
     assert length_normalised_entropy([[-0.5], [-math.inf]]) == math.inf
 
 
+def test_the_mean_perplexity_by_hand():
+    # 4, 10 and 1; of all their tokens together it would be another number
+    assert multi_perplexity([np.log([0.5, 0.125]), np.log([0.1]), [0.0]]) == pytest.approx(5.0, rel=1e-12)
+    assert multi_perplexity([[0.0], [-0.0, 0.0]]) == 1.0
+    assert multi_perplexity([[-709.7]] * 4) == pytest.approx(perplexity([-709.7]), rel=1e-12)  # their sum overflows
+    assert multi_perplexity([[-0.5], [-math.inf]]) == math.inf
+    assert type(multi_perplexity([[-0.5]])) is float
+
+
+@settings(deadline=None)
+@given(st.lists(token_log_probs, min_size=1, max_size=5))
+def test_the_mean_perplexity_by_the_definition(answers):
+    found = [math.exp(-sum(answer) / len(answer)) for answer in answers]
+    assert multi_perplexity(answers) == pytest.approx(sum(found) / len(found), rel=1e-9)
+
+
 def test_length_normalised_entropy_by_hand():
     # means of −log₂ p: (1 + 2)/2 = 1.5 and 3; their mean 2.25, where the mean over all tokens would be 2
     answers = [np.log([0.5, 0.25]), np.log([0.125])]
@@ -48,11 +64,13 @@ def test_certainty_is_zero_and_not_minus_zero():
     assert perplexity([5e-7]) == 1.0  # rounding above 0 is 0
 
 
+@settings(deadline=None)
 @given(token_log_probs)
 def test_of_one_answer_the_entropy_is_the_logarithm_of_the_perplexity(log_probs):
     assert math.exp(length_normalised_entropy([log_probs])) == pytest.approx(perplexity(log_probs), rel=1e-9)
 
 
+@settings(deadline=None)
 @given(st.lists(token_log_probs, min_size=1, max_size=5))
 def test_length_normalised_entropy_by_the_definition(answers):
     means = [sum(answer) / len(answer) for answer in answers]
@@ -72,12 +90,14 @@ REFUSED = [
 def test_log_probs_that_are_refused(log_probs, message):
     with pytest.raises(UserFault, match=message):
         perplexity(log_probs)
-    with pytest.raises(UserFault, match=f"Answer 1.*{message}"):
-        length_normalised_entropy([[-0.1], log_probs])
+    for of_several in (length_normalised_entropy, multi_perplexity):
+        with pytest.raises(UserFault, match=f"Answer 1.*{message}"):
+            of_several([[-0.1], log_probs])
 
 
-def test_samples_that_are_refused():
+@pytest.mark.parametrize("of_several", [length_normalised_entropy, multi_perplexity])
+def test_samples_that_are_refused(of_several):
     with pytest.raises(UserFault, match="sample at least one"):
-        length_normalised_entropy([])
+        of_several([])
     with pytest.raises(UserFault, match=r"shape \(\)"):
-        length_normalised_entropy([-0.1, -0.2])  # one answer's tokens, not answers
+        of_several([-0.1, -0.2])  # one answer's tokens, not answers
