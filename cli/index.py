@@ -15,6 +15,7 @@ EXAMPLES = help_lines(
     "dubito index notes/ --out notes.index",
     "dubito index corpus.jsonl --out corpus.index --on-bad-record skip",
     "dubito index corpus.jsonl --out corpus.index --graph-neighbours 10",
+    "dubito index new.jsonl --add-to corpus.index --graph-neighbours 10",
     'dubito ask "..." --corpus corpus.index',
 )
 
@@ -29,16 +30,39 @@ class OnBadRecord(StrEnum):
 def index(
     corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="'sample', or a corpus file or folder.")],
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write, which must be new or empty.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder to write, which must be new or empty.")
+    ] = None,
+    add_to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="An index to add the documents to, in place of --out.")
+    ] = None,
     encoder: Annotated[
-        str, typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="embedded, st:DIR, openai:URL#model.")
-    ] = "embedded",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            envvar="DUBITO_ENCODER",
+            help="embedded, st:DIR, openai:URL#model; embedded if not given, or that of the index to add to.",
+        ),
+    ] = None,
     chunker: Annotated[
-        str, typer.Option(metavar="NAME", help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX.")
-    ] = "words:100",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX; words:100 if not given, or that of the index to "
+            "add to.",
+        ),
+    ] = None,
     graph_neighbours: Annotated[
         int, typer.Option(metavar="K", min=0, max=1000, help="Also find each chunk's K nearest others, for sunar.")
     ] = 0,
+    graph_encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Whose vectors say what is near: as --encoder, which it is if not given, or colbert:DIR for late "
+            "interaction.",
+        ),
+    ] = None,
     on_bad_record: Annotated[
         OnBadRecord, typer.Option(help="A broken record: refuse the corpus, or skip the record.")
     ] = OnBadRecord.refuse,
@@ -48,7 +72,17 @@ def index(
     ] = False,
 ) -> None:
     """Index a corpus once, so that asking starts at once."""
-    from .indexing import Job, run  # noqa: PLC0415 - what is heavy loads when it is needed
+    from .indexing import job_for, run  # noqa: PLC0415 - what is heavy loads when it is needed
 
-    job = Job(corpus, out.expanduser(), encoder, chunker, on_bad_record.value, graph_neighbours)
-    run(job, force=force, as_json=as_json)
+    job = job_for(
+        corpus,
+        out,
+        add_to,
+        encoder=encoder,
+        chunker=chunker,
+        on_bad_record=on_bad_record.value,
+        graph_neighbours=graph_neighbours,
+        graph_encoder=graph_encoder,
+        force=force,
+    )
+    run(job, as_json=as_json)

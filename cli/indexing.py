@@ -21,10 +21,8 @@ from ..errors import UserFault
 from ..models.background import run_in_background
 from ..models.resources import corpus_path, shared_resources
 from ..retrieval.corpus import read_corpus
-from ..retrieval.document_graph import cached_graph
 from ..retrieval.index import Index, chunker_for
-from ..retrieval.index_files import is_index
-from ..settings import settings
+from ..retrieval.index_files import is_index, read_manifest
 from .screen import clean, console, counted, duration, megabytes, print_json
 
 MOST_PROBLEMS = 20
@@ -33,7 +31,7 @@ MOST_PROBLEMS = 20
 
 @dataclass(frozen=True)
 class Job:
-    """What to index, how and where to."""
+    """What to index, how and where to; adds: to the index that is there."""
 
     corpus: str
     target: Path
@@ -41,20 +39,67 @@ class Job:
     chunker: str
     on_bad_record: Literal["refuse", "skip"]
     graph_neighbours: int = 0
+    graph_encoder: str = "embedded"
+    adds: bool = False
 
 
-def run(job: Job, *, force: bool, as_json: bool) -> None:
+@dataclass(frozen=True)
+class Built:
+    """The index, and the one it was made from by adding."""
+
+    index: Index
+    before: Index | None = None
+
+
+def job_for(
+    corpus: str,
+    out: Path | None,
+    add_to: Path | None,
+    *,
+    encoder: str | None,
+    chunker: str | None,
+    on_bad_record: Literal["refuse", "skip"],
+    graph_neighbours: int,
+    graph_encoder: str | None,
+    force: bool,
+) -> Job:
+    """The job that the options ask for, its target checked; what is not given is that of the index to add to."""
+    target = out or add_to
+    if target is None or (out and add_to):
+        raise UserFault("Say where to: --out DIR for a new index, or --add-to DIR for one that is there; one of them.")
+    target = target.expanduser()
+    if graph_encoder and not graph_neighbours:
+        raise UserFault("--graph-encoder needs --graph-neighbours K: say how many neighbours each chunk is to have.")
+    if add_to:
+        if force:
+            raise UserFault("--force replaces an index and --add-to keeps it: give one of them.")
+        manifest = read_manifest(target)
+        encoder, chunker = encoder or manifest.encoder, chunker or manifest.chunker
+    encoder = encoder or "embedded"
+    check_target(target, force=force or add_to is not None)
+    return Job(
+        corpus,
+        target,
+        encoder,
+        chunker or "words:100",
+        on_bad_record,
+        graph_neighbours,
+        graph_encoder or encoder,
+        adds=add_to is not None,
+    )
+
+
+def run(job: Job, *, as_json: bool) -> None:
     """Build the index and say what it holds and what to do next."""
-    check_target(job.target, force=force)
     screen, begun = console(), time.monotonic()
     quiet = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with quiet, Bar(screen, moves=screen.is_interactive and not as_json) as bar:
         built = run_in_background(build(job, bar))
     figures = figures_of(built, job, time.monotonic() - begun)
     if as_json:
-        print_json({**figures, "problems": list(built.problems)})
+        print_json({**figures, "problems": list(built.index.problems)})
     else:
-        show(screen, figures, built.problems)
+        show(screen, figures, built.index.problems)
 
 
 def check_target(target: Path, *, force: bool) -> None:
@@ -69,20 +114,33 @@ def check_target(target: Path, *, force: bool) -> None:
         raise UserFault(f"'{target}' cannot be made, as '{above}' cannot be written: give another --out.")
 
 
-async def build(job: Job, bar: Bar) -> Index:
+async def build(job: Job, bar: Bar) -> Built:
     """Read, cut, embed, save."""
-    bar.begin("reading the corpus")
     encoder = await shared_resources().encoder(job.encoder)
+    if job.graph_neighbours:
+        await shared_resources().check_graph(job.graph_encoder)
+    before = None
+    if job.adds:
+        bar.begin("opening the index")
+        before = await Index.load(job.target, encoder)
+    bar.begin("reading the corpus")
     chunker = await chunker_for(job.chunker, encoder)
     corpus = await asyncio.to_thread(lambda: read_corpus(corpus_path(job.corpus), on_error=job.on_bad_record))
     bar.begin("embedding the first chunks")
-    built = await Index.build(corpus, chunker, encoder, bar.move, bar.compare)
-    bar.begin("saving")
-    await built.save(job.target)
-    if job.graph_neighbours:
+    if before is None:
+        index = await Index.build(corpus, chunker, encoder, bar.move, bar.compare)
+    else:
+        index = await before.extended(corpus, chunker, bar.move, bar.compare)
+    if near := job.graph_neighbours:  # before saving: if it fails, the same command can be run again
         bar.begin("comparing the chunks")
-        await cached_graph(built, job.graph_neighbours, settings().cache, bar.relate)
-    return built
+        await shared_resources().graph_of(
+            index, job.graph_encoder, near, progress=bar.relate, embedding=bar.move, before=before
+        )
+    bar.begin("saving")
+    if before is not None and await asyncio.to_thread(read_manifest, job.target) != before.manifest:
+        raise UserFault(f"The index '{job.target}' was changed in the meantime: run the command again.")
+    await index.save(job.target)
+    return Built(index, before)
 
 
 class Bar:
@@ -129,18 +187,21 @@ class Bar:
         self._bars.update(self._task, description=what, completed=done, total=total, so_far=so_far)
 
 
-def figures_of(built: Index, job: Job, seconds: float) -> dict[str, Any]:
+def figures_of(built: Built, job: Job, seconds: float) -> dict[str, Any]:
     """What came out, and the command that uses it."""
-    manifest = built.manifest
+    manifest = built.index.manifest
+    here = built.before.manifest.documents if built.before else 0
     with_encoder = "" if job.encoder == "embedded" else f" --encoder {shlex.quote(job.encoder)}"
     return {
         "index": str(job.target),
         "documents": manifest.documents,
+        "documents_added": manifest.documents - here,
         "chunks": manifest.chunks,
         "dimension": manifest.dimension,
         "encoder": manifest.encoder,
         "chunker": manifest.chunker,
         "graph_neighbours": job.graph_neighbours,
+        "graph_encoder": job.graph_encoder if job.graph_neighbours else None,
         "bytes": sum(file.stat().st_size for file in job.target.iterdir()),
         "seconds": seconds,
         "next": f'dubito ask "..." --corpus {shlex.quote(str(job.target))}{with_encoder}',
@@ -153,10 +214,14 @@ def show(screen: Console, figures: dict[str, Any], problems: tuple[str, ...]) ->
         screen.print(Text("Skipped: " + clean(problem), "yellow"))
     if len(problems) > MOST_PROBLEMS:
         screen.print(Text(f"and {counted(len(problems) - MOST_PROBLEMS, 'more record')} skipped", "yellow"))
+    if (added := figures["documents_added"]) != figures["documents"]:
+        screen.print(f"{counted(added, 'document')} added; the index now holds")
     screen.print(
         f"{counted(figures['documents'], 'document')}, {counted(figures['chunks'], 'chunk')} ({figures['chunker']}), "
         f"dimension {figures['dimension']}, {megabytes(figures['bytes'])}, {duration(figures['seconds'])}"
     )
     if near := figures["graph_neighbours"]:
-        screen.print(f"The {counted(near, 'nearest other')} of every chunk are in the cache folder, for sunar.")
+        chosen = f"--set graph_neighbours={near} --set {shlex.quote('graph_encoder=' + figures['graph_encoder'])}"
+        screen.print(f"The {counted(near, 'nearest other')} of every chunk are in the cache folder. For sunar:")
+        screen.print(Text(clean(chosen), "bold"), soft_wrap=True)
     screen.print(Text.assemble("Now: ", (clean(figures["next"]), "bold")), soft_wrap=True)

@@ -23,6 +23,7 @@ ENDINGS: Mapping[Ending, str] = {
     "budget": "the budget is spent",
     "exhausted": "nothing is left to score",
     "converged": "the best documents get no better",
+    "batches": "there were too many batches",
 }
 """Why an exploration ended, in words."""
 
@@ -51,7 +52,7 @@ def retrieve(step: Step) -> Shown:
     if step.running:
         return under_way(step)
     found = step.update["first_stage"]
-    words = f"{counted(len(found), 'document')} from {_settings(step).first_stage}" if found else "no documents"
+    words = f"{counted(len(found), 'document')} from {step.update['source']}" if found else "no documents"
     return Shown(clean(words))
 
 

@@ -15,7 +15,7 @@ from ..nodes.explore import explore
 from ..nodes.look_up import conclude_lookup, look_up, rerank
 from ..nodes.prepare_sunar import prepare_neighbourhood
 from ..nodes.promote import promote
-from ..nodes.waver import cluster, sample_answers
+from ..nodes.waver import cluster, keep_scores, sample_answers
 from ..state.neighbourhood import (
     NeighbourhoodContext,
     NeighbourhoodInput,
@@ -40,17 +40,17 @@ def build(
         output_schema=NeighbourhoodOutput,
     )
     nodes = {
-        "prepare": prepare_neighbourhood,
-        "retrieve": look_up,
-        "explore": explore,
-        "rerank": rerank,
-        "sample": sample_answers,
-        "cluster": cluster,
-        "promote": promote,
-        "answer": conclude_lookup,
+        "prepare": steps(prepare_neighbourhood),
+        "retrieve": steps(look_up),
+        "explore": steps(explore),
+        "rerank": steps(rerank),
+        "sample": steps(sample_answers),
+        "cluster": steps(cluster, fallback=keep_scores),
+        "promote": steps(promote),
+        "answer": steps(conclude_lookup),
     }
-    for name, node in nodes.items():
-        graph.add_node(name, steps(node), retry_policy=RETRY)
+    for name, step in nodes.items():
+        graph.add_node(name, step, retry_policy=RETRY)
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", "retrieve")
     graph.add_edge("retrieve", "explore")

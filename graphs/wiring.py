@@ -24,6 +24,7 @@ from ..state.records import Usage
 C = TypeVar("C", bound=BaseContext)
 T = TypeVar("T")
 Node = Callable[[Any, C, Resources], Awaitable[Mapping[str, Any]]]
+Fallback = Callable[[Any, ModelUnavailable], Mapping[str, Any]]
 
 RETRY = RetryPolicy(retry_on=ModelFault, max_attempts=4, initial_interval=0.5, backoff_factor=2.0, max_interval=8.0)
 """Model faults are tried again here and nowhere else: the clients' own retries are off."""
@@ -41,14 +42,14 @@ class Steps(Generic[C]):
         self._context = context
         self._resources = resources
 
-    def __call__(self, node: Node[C]) -> Runnable[Any, Any]:
-        """Wrap a node."""
+    def __call__(self, node: Node[C], fallback: Fallback | None = None) -> Runnable[Any, Any]:
+        """Wrap a node; fallback: gives the update when the last attempt ends in a model fault, which else is raised."""
 
         async def arun(state: Any) -> dict[str, Any]:  # noqa: ANN401 - each graph has its own state
-            return await self._metered(node, state)
+            return await self._metered(node, state, fallback)
 
         def run(state: Any) -> dict[str, Any]:  # noqa: ANN401
-            return run_in_background(self._metered(node, state))
+            return run_in_background(self._metered(node, state, fallback))
 
         return RunnableLambda(run, afunc=arun, name=getattr(node, "__name__", "node"))
 
@@ -67,7 +68,9 @@ class Steps(Generic[C]):
         Below a parent graph it may be the parent's: of another technique's context the shared settings hold, and a
         plain dict is read as ours if it names any of our settings; any other context is the parent's own business.
         """
-        given: object = self._runtime().context
+        runtime: Runtime[C] | None = self._runtime()
+        # none where a caller edits a thread's state: what comes next is then asked without a run
+        given: object = runtime.context if runtime else None
         if isinstance(given, self._context):
             return given
         ours = set(self._context.model_fields)
@@ -78,7 +81,7 @@ class Steps(Generic[C]):
     def _runtime(self) -> Runtime[C]:
         return get_runtime(self._context)
 
-    async def _metered(self, node: Node[C], state: Any) -> dict[str, Any]:  # noqa: ANN401
+    async def _metered(self, node: Node[C], state: Any, fallback: Fallback | None) -> dict[str, Any]:  # noqa: ANN401
         runtime, name = self._runtime(), str(get_config()["metadata"]["langgraph_node"])
         meter = _streaming_meter(runtime, name)
         before = current_meter.set(meter)
@@ -89,7 +92,10 @@ class Steps(Generic[C]):
             attempt = runtime.execution_info.node_attempt if runtime.execution_info else RETRY.max_attempts
             if attempt < RETRY.max_attempts:
                 raise
-            raise ModelUnavailable(fault.endpoint, attempt, fault.reason) from fault
+            unavailable = ModelUnavailable(fault.endpoint, attempt, fault.reason)
+            if fallback is None:
+                raise unavailable from fault
+            update = dict(fallback(state, unavailable))
         finally:
             current_meter.reset(before)
         # the first step resets `usage` for the thread's new question and is not counted

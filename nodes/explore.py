@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..models.resources import Resources
-from ..state.neighbourhood import Ending, NeighbourhoodContext, NeighbourhoodState, Offer
+from ..state.neighbourhood import MOST_BATCHES, Ending, NeighbourhoodContext, NeighbourhoodState, Offer
 from .sources import graph_of
 
 
@@ -15,7 +15,10 @@ async def explore(state: NeighbourhoodState, context: NeighbourhoodContext, reso
     A batch has `batch` documents, or as many as the pool or the budget has left.
     """
     if stopped := ending(state, context):
-        return {"batch": [], "stopped": stopped}
+        warnings = (
+            [f"Exploring ended after {MOST_BATCHES} batches, many of them small."] if stopped == "batches" else []
+        )
+        return {"batch": [], "stopped": stopped, "warnings": warnings}
     size = min(context.batch, context.budget - len(state["scored"]))
     if state["frontier"] and (state["turn"] == "frontier" or not state["first_stage"]):
         batch = [offer["chunk_id"] for offer in best(state["frontier"], size)]
@@ -38,6 +41,8 @@ def ending(state: NeighbourhoodState, context: NeighbourhoodContext) -> Ending |
         return "budget"
     if not state["first_stage"] and not state["frontier"]:
         return "exhausted"
+    if state["iteration"] >= MOST_BATCHES:
+        return "batches"
     return "converged" if context.patience and state["stale"] >= context.patience else None
 
 

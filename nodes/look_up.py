@@ -19,6 +19,7 @@ async def look_up(state: NeighbourhoodState, context: NeighbourhoodContext, reso
     warnings = [] if found else ["The first stage found no documents; the answer is made without evidence."]
     return {
         "documents": {chunk["id"]: chunk for chunk in found},
+        "source": stage.name,
         "first_stage": list(dict.fromkeys(chunk["id"] for chunk in found)),
         "frontier": [],
         "iteration": 0,

@@ -43,5 +43,5 @@ def check_capabilities(llm: ChatModel, context: BaseContext) -> None:
     if missing := sorted(context.needs() - llm.capabilities):
         raise CapabilityMissing(
             f"The chat model '{llm.name}' has no {' or '.join(missing)}, which these settings need: use a vllm:, hf:, "
-            "gguf: or embedded model, or change the setting (for df_rag, evaluator 'report' or 'choice')."
+            "gguf: or embedded model, or another value of the setting that needs it (such as evaluator or reranker)."
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import ContractFault, ModelFault
+from ..errors import ContractFault, ModelUnavailable
 from ..models.interfaces import Judge, Sampling
 from ..models.resources import Resources
 from ..prompts import answer as prompt
@@ -42,7 +42,7 @@ def _read(text: str) -> str:
 async def cluster(state: NeighbourhoodState, context: NeighbourhoodContext, resources: Resources) -> NeighbourhoodState:
     """Count the semantic sets s of the answers, two answers in one set if each entails the other.
 
-    Empty answers are left out. Where nothing is left, or the judge fails, the batch keeps its scores, with a warning.
+    Empty answers are left out. Where nothing is left, the batch keeps its scores, with a warning.
     """
     answers = [text for text in state["answers"] if text]
     if not answers:
@@ -51,11 +51,13 @@ async def cluster(state: NeighbourhoodState, context: NeighbourhoodContext, reso
             "warnings": [f"Batch {state['iteration'] + 1}: every sampled answer is empty; no penalty."],
         }
     judge = await resources.judge(context.judge, context.llm, context.encoder, context.concurrency)
-    try:
-        sets, warnings = await count_sets(judge, state["asked"], answers)
-    except ModelFault as fault:
-        return {"sets": None, "warnings": [f"Batch {state['iteration'] + 1}: the judge failed, no penalty ({fault})"]}
+    sets, warnings = await count_sets(judge, state["asked"], answers)
     return {"sets": sets, "warnings": warnings}
+
+
+def keep_scores(state: NeighbourhoodState, fault: ModelUnavailable) -> NeighbourhoodState:
+    """In place of `cluster` when the judge fails for good: the batch keeps its scores, with a warning."""
+    return {"sets": None, "warnings": [f"Batch {state['iteration'] + 1}: the judge failed, no penalty ({fault})"]}
 
 
 async def count_sets(judge: Judge, question: str, answers: Sequence[str]) -> tuple[int, list[str]]:

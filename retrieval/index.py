@@ -112,6 +112,42 @@ class Index:
         manifest = self.manifest.model_copy(update={"encoder": encoder.name, "dimension": vectors.d})
         return Index(manifest, self._chunks, vectors, encoder)
 
+    async def extended(
+        self, corpus: Corpus, chunker: Chunker, progress: Progress | None = None, comparing: Progress | None = None
+    ) -> Index:
+        """An index that begins with this one's chunks and has those of another corpus after them.
+
+        progress, comparing: as of `build`, of the new chunks. `UserFault` for another chunker, a document whose id is
+        here already, and a corpus without chunks.
+        """
+        if chunker.name != self.manifest.chunker:
+            raise UserFault(
+                f"The index has chunks by '{self.manifest.chunker}', not by '{chunker.name}': choose that chunker."
+            )
+        here = {chunk["doc_id"] for chunk in self._chunks}
+        if again := [document.id for document in corpus.documents if document.id in here]:
+            some = ", ".join(f"'{one}'" for one in again[:3]) + (", ..." if len(again) > 3 else "")
+            raise UserFault(
+                f"{len(again)} of the {len(corpus.documents)} documents to add are in the index already ({some}): "
+                "leave them out, give new ones ids of their own, or index everything anew."
+            )
+        new = await Index.build(corpus, chunker, self._encoder, progress, comparing)
+        chunks, vectors = [*self._chunks, *new._chunks], faiss.IndexFlatIP(self.manifest.dimension)
+        for part in (self, new):
+            await asyncio.to_thread(_add, vectors, part._rows, len(part._chunks), self._encoder.name)
+        both = json.dumps([self.manifest.corpus, new.manifest.corpus])
+        manifest = self.manifest.model_copy(
+            update={
+                "corpus": hashlib.sha256(both.encode()).hexdigest(),
+                "documents": self.manifest.documents + new.manifest.documents,
+                "chunks": len(chunks),
+                "chunks_sha256": await asyncio.to_thread(sha256_of, chunks),
+            }
+        )
+        index = Index(manifest, chunks, vectors, self._encoder)
+        index.problems = new.problems
+        return index
+
     async def nearest(self, query: str, n: int) -> tuple[NDArray[np.int64], Vectors]:
         """The rows of the n chunks nearest to a query and their cosines, best first, equals by row."""
         question = (await self._encoder.embed([query], query=True))[0]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, NotRequired
+from typing import Annotated, ClassVar, Literal, NotRequired, Self
 
 from langgraph.channels import EphemeralValue
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from .capability import Capability
@@ -16,7 +17,10 @@ from .presets import SUNAR_MODELS
 from .records import Chunk, extend
 
 Pool = Literal["first_stage", "frontier"]
-Ending = Literal["budget", "exhausted", "converged"]
+Ending = Literal["budget", "exhausted", "converged", "batches"]
+
+MOST_BATCHES = 2_000
+"""Batches in one look-up. Each takes five of LangGraph's steps and a run has 10,007, which must not be what ends it."""
 
 
 class Offer(TypedDict):
@@ -55,15 +59,16 @@ class NeighbourhoodState(Flow, total=False):
 
     asked: what is looked up; documents: the first stage's, and what was scored, by id; first_stage: R, the ids that
     are not scored yet, best first; frontier: N, in the order they were first offered; iteration: batches so far;
-    turn: whose turn it is; batch, pool: what is being scored and where it was taken from;
-    raw: the batch's re-ranker scores; answers: sampled from its best documents; sets: their semantic sets;
-    scored: all that was scored, in that order; stale: batches in a row that did not improve the best;
+    source: the name of the first stage that looked; turn: whose turn it is; batch, pool: what is being scored and where
+    it was taken from; raw: the batch's re-ranker scores; answers: sampled from its best documents; sets: their
+    semantic sets; scored: all that was scored, in that order; stale: batches in a row that did not improve the best;
     stopped: why it ended, null while it goes on.
     """
 
     query: Annotated[str | None, EphemeralValue(str)]  # or a thread's next question would find it
     asked: str
     documents: dict[str, Chunk]
+    source: str
     first_stage: list[str]
     frontier: list[Offer]
     iteration: int
@@ -107,7 +112,8 @@ class NeighbourhoodContext(BaseContext):
         default="preset",
         title="Graph's encoder",
         description="Whose vectors say which documents are neighbours; best another one than the first stage's. "
-        "embedded, st:/folder-or-hub-name, openai:https://host/v1#model; or 'preset'.",
+        "embedded, st:/folder-or-hub-name, openai:https://host/v1#model, or colbert:/folder-or-hub-name, whose late "
+        "interaction re-scores the nearest under `encoder`; or 'preset'.",
     )
     first_stage_n: int = Field(
         default=100, ge=1, le=100_000, title="First stage's documents", description="How many documents are in R."
@@ -166,6 +172,15 @@ class NeighbourhoodContext(BaseContext):
         title="Tolerance (ε)",
         description="How much the mean score of the best documents must grow to count as better.",
     )
+
+    @model_validator(mode="after")
+    def _few_enough_batches(self) -> Self:
+        if self.budget > self.batch * MOST_BATCHES:
+            raise ValueError(
+                f"a budget of {self.budget} in batches of {self.batch} makes more than {MOST_BATCHES} batches: give a "
+                f"batch of at least {math.ceil(self.budget / MOST_BATCHES)}, or a smaller budget"
+            )
+        return self
 
     def needs(self) -> frozenset[Capability]:
         """Query likelihood scores given text."""

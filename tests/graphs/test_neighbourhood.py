@@ -16,7 +16,8 @@ import pytest
 from dubito.errors import CapabilityMissing, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import neighbourhood
 from dubito.models.resources import Resources
-from dubito.state.neighbourhood import NeighbourhoodOutput
+from dubito.nodes import explore as exploring
+from dubito.state.neighbourhood import MOST_BATCHES, NeighbourhoodContext, NeighbourhoodOutput
 from dubito.tests.graphs import sunar_reference as reference
 from dubito.tests.scripted import (
     QUESTION,
@@ -30,6 +31,7 @@ from dubito.tests.scripted import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from langgraph._internal._config import DEFAULT_RECURSION_LIMIT
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
@@ -386,21 +388,45 @@ async def test_all_answers_empty_means_no_penalty_for_the_batch(penalty: str) ->
     assert ran.path == [*BEGUN, *BATCH * 2, "answer"]
 
 
-async def test_a_judge_that_fails_half_way_means_no_penalty_for_that_batch(fast_retries: None) -> None:
+def failing_at_the_second(times: int) -> ScriptedJudge:
+    """A judge that judges once, then fails so many times."""
     judge = ScriptedJudge(faults=[])
     asked = judge.judge
 
-    async def once_more(question: str, pairs: Sequence[tuple[str, str]]) -> Any:
+    async def judged(question: str, pairs: Sequence[tuple[str, str]]) -> Any:
         if len(judge.batches) == 1:
-            judge.faults = [ModelFault("judge", "timed out")]
+            judge.faults = [ModelFault("judge", "timed out")] * times
         return await asked(question, pairs)
 
-    judge.judge = once_more  # type: ignore[method-assign]
+    judge.judge = judged  # type: ignore[method-assign]
+    return judge
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_judge_that_fails_for_a_moment_is_asked_again(fast_retries: None, times: int) -> None:
+    judge = failing_at_the_second(times)
+    ran = await run(Explorer(samples=wavering(2, 2, 2)), judge, found=list(FALLING)[:6], scores=FALLING, near={})
+    assert [one["sets"] for one in ran.state["scored"]] == [2] * 6
+    assert (ran.state["warnings"], len(judge.batches)) == ([], 3 + times)
+    assert ran.path == [*BEGUN, *BATCH * 3, "answer"]
+
+
+async def test_a_judge_that_fails_for_good_means_no_penalty_for_that_batch(fast_retries: None) -> None:
+    judge = failing_at_the_second(4)
     ran = await run(Explorer(samples=wavering(2, 2, 2)), judge, found=list(FALLING)[:6], scores=FALLING, near={})
     assert [one["sets"] for one in ran.state["scored"]] == [2, 2, None, None, 2, 2]
     assert [one["score"] / one["raw"] for one in ran.state["scored"]] == [0.5, 0.5, 1, 1, 0.5, 0.5]
-    assert ran.state["warnings"] == ["Batch 2: the judge failed, no penalty (judge: timed out.)"]
-    assert (ran.state["stopped"], len(judge.batches)) == ("exhausted", 3)
+    assert ran.state["warnings"] == [
+        "Batch 2: the judge failed, no penalty (The model at judge did not answer after 4 attempts: timed out.)"
+    ]
+    assert (ran.state["stopped"], len(judge.batches)) == ("exhausted", 6)
+    assert ran.state["usage"]["nodes"]["cluster"]["runs"] == 3
+
+
+async def test_any_other_fault_of_the_judge_is_raised_at_once(fast_retries: None) -> None:
+    judge = ScriptedJudge(faults=[UserFault("no such judge")])
+    with pytest.raises(UserFault, match="no such judge"):
+        await run(Explorer(samples=wavering(2)), judge)
 
 
 async def test_what_the_judge_cannot_say_is_no_entailment() -> None:
@@ -489,7 +515,7 @@ async def test_around_the_documents_of_a_live_retriever_there_are_none() -> None
 
 async def test_a_model_that_cannot_score_is_refused_for_likelihood() -> None:
     llm = Explorer(capabilities=frozenset())
-    with pytest.raises(CapabilityMissing, match="score"):
+    with pytest.raises(CapabilityMissing, match=r"has no score.*another value of the setting.* evaluator or reranker"):
         await machine(llm).ainvoke({"question": QUESTION}, context={"reranker": "likelihood"})
     assert llm.calls == []
 
@@ -505,6 +531,32 @@ async def test_faults_are_retried(fast_retries: None, where: str) -> None:
     (llm if where == "llm" else reranker).faults.extend([ModelFault("scripted", "timed out")] * 9)
     with pytest.raises(ModelUnavailable, match="after 4 attempts"):
         await machine(llm, reranker=reranker).ainvoke({"question": QUESTION}, context={"batch": 2})
+
+
+@pytest.mark.parametrize(("budget", "batch"), [(2001, 1), (100_000, 49)])
+async def test_more_batches_than_langgraph_has_steps_for_are_refused(budget: int, batch: int) -> None:
+    llm = Explorer()
+    with pytest.raises(ValueError, match=r"more than 2000 batches: give a batch of at least (2|50), or a smaller"):
+        await machine(llm).ainvoke({"question": QUESTION}, context={"budget": budget, "batch": batch})
+    assert llm.calls == []
+    NeighbourhoodContext(budget=budget - 1, batch=batch + (batch > 1))
+
+
+async def test_a_chain_of_lone_neighbours_ends_before_langgraphs_steps_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = {f"n{i}": [f"n{i + 1}"] for i in range(50)}
+    scores = {f"n{i}": 0.5 for i in range(51)}
+    whole = await run(found=["n0"], scores=scores, near=chain, budget=40, batch=20, penalty="none")
+    assert ([len(batch) for batch in whole.batches], whole.state["stopped"]) == ([1] * 40, "budget")
+    monkeypatch.setattr(exploring, "MOST_BATCHES", 12)
+    ran = await run(found=["n0"], scores=scores, near=chain, budget=40, batch=20)
+    assert (ran.order, ran.state["stopped"]) == ([f"n{i}" for i in range(12)], "batches")
+    assert ran.state["warnings"] == ["Exploring ended after 12 batches, many of them small."]
+    assert ran.path == [*BEGUN, *BATCH * 12, "answer"]
+
+
+def test_the_most_batches_fit_into_langgraphs_steps() -> None:
+    steps = len(BEGUN) + len(BATCH) * MOST_BATCHES + len(["answer"])
+    assert steps <= DEFAULT_RECURSION_LIMIT
 
 
 # --- in other programs ---

@@ -363,10 +363,12 @@ async def test_unknown_names_are_refused_before_any_model_is_called(context: dic
 
 
 async def test_a_judge_that_fails_in_one_batch(fast_retries: None) -> None:
-    judge = ScriptedJudge(faults=[ModelFault("judge", "timed out")])
+    judge = ScriptedJudge(faults=[ModelFault("judge", "timed out")] * 4)
     ran = await run(explorer(*TWO_STEPS, samples=lambda query, names: ["one", "two"]), judge)
     assert [[one["sets"] for one in hop["scored"]] for hop in ran.hops] == [[None] * 3 + [2], [2] * 5]
-    assert ran.state["warnings"] == ["Batch 1: the judge failed, no penalty (judge: timed out.)"]
+    assert ran.state["warnings"] == [
+        "Batch 1: the judge failed, no penalty (The model at judge did not answer after 4 attempts: timed out.)"
+    ]
 
 
 async def test_faults_are_retried_where_they_happen(fast_retries: None) -> None:

@@ -193,7 +193,7 @@ def test_a_pipe_gets_a_block_a_batch_and_the_answer_last(use):
         "neighbourhood: corpus sample, chat model embedded, encoder embedded, first stage bm25, re-ranker embedded, "
         "judge embedded, k = 2"
     )
-    assert blocks(lines, "retrieve") == [("2 documents from bm25", [])]
+    assert blocks(lines, "retrieve") == [("2 documents from retriever", [])]
     # 0.8 and 0.2 halved, as the answers make two sets; then 0.9 and 0.3 as they are
     assert blocks(lines, "promote") == [
         (
@@ -234,13 +234,13 @@ def test_without_a_penalty_nothing_is_said_of_answers():
     assert "judge" not in screen_of(console)
 
 
-def test_a_judge_that_fails_is_told_where_it_failed():
+def test_a_judge_that_fails_is_told_where_it_failed(fast_retries):
     console = terminal(200)
-    faulty = WordJudge([ModelFault("judge", "it is gone")] * 9)
+    faulty = WordJudge([ModelFault("judge", "it is gone")] * 4)
     followed(opened(chat(reply=lambda system, user: "the Lune"), judge=faulty), console, neighbourhood)
     ((words, (said,)),) = blocks(lines_of(console), "cluster")
     assert words == "batch 1"
-    assert "the judge failed, no penalty (judge: it is gone" in said
+    assert "the judge failed, no penalty (The model at judge did not answer after 4 attempts: it is gone" in said
     assert blocks(lines_of(console), "promote")[0][1][0] == "no penalty: Ada Brand (3), Bo Carr (1)"
 
 
@@ -293,7 +293,7 @@ def test_a_pipe_gets_the_path_of_sunar(use):
         f"sub-question 2: {RIVER}",
         "the path arrives at: the Lune",
     ]
-    assert blocks(lines, "neighbourhood / retrieve")[0][0] == "2 documents from bm25"
+    assert blocks(lines, "neighbourhood / retrieve")[0][0] == "2 documents from retriever"
     assert blocks(lines, "neighbourhood / promote")[1][0] == "batch 2: 2 neighbours, 4 of 4 scored"
     assert len(blocks(lines, "neighbourhood 2 / promote")) == 2
     assert blocks(lines, "neighbourhood / answer") == [("Ada Brand", ["from Ada Brand; Tarn Mill"])]

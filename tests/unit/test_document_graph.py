@@ -146,8 +146,8 @@ def test_a_chunk_is_never_its_own_neighbour_even_among_equals() -> None:
 def test_fewer_than_k_others_are_all_there_is() -> None:
     graph = graph_of(index_of([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), 5)
     assert graph.neighbours("c0") == [("c1", pytest.approx(0.6)), ("c2", 0.0)]
-    assert graph._found.rows.tolist() == [[1, 2, -1, -1, -1], [2, 0, -1, -1, -1], [1, 0, -1, -1, -1]]
-    assert graph._found.rows.dtype == np.int32
+    assert graph.found.rows.tolist() == [[1, 2, -1, -1, -1], [2, 0, -1, -1, -1], [1, 0, -1, -1, -1]]
+    assert graph.found.rows.dtype == np.int32
     assert graph_of(index_of([[1.0, 0.0]]), 2).neighbours("c0") == []
     assert graph.neighbours("unknown") == []
     chunk = graph.chunk("c2")
@@ -230,8 +230,8 @@ async def test_a_saved_graph_is_read_memory_mapped(tmp_path: Path) -> None:
     assert table_of(opened) == table_of(graph)
     assert opened.manifest == graph.manifest
     assert (graph.manifest.encoder, graph.manifest.k, graph.manifest.chunks) == ("table", 4, 30)
-    assert isinstance(opened._found.rows.base, np.memmap)
-    assert isinstance(opened._found.scores.base, np.memmap)
+    assert isinstance(opened.found.rows.base, np.memmap)
+    assert isinstance(opened.found.scores.base, np.memmap)
     assert told == [(30, 30)]
     files = [str(file.relative_to(tmp_path)) for file in sorted(tmp_path.rglob("*"))]  # noqa: ASYNC240 - of a test
     assert files == ["graph", "graph/manifest.json", "graph/neighbours.npy", "graph/scores.npy"]
@@ -308,7 +308,7 @@ async def test_the_cache_builds_once_for_chunks_encoder_and_k(tmp_path: Path) ->
         with blockbuster_ctx():
             graph = await cached_graph(index_of(rows), 3, tmp_path, lambda *step: told.append(step))
         assert table_of(graph) == brute_force(rows, 3)
-        assert isinstance(graph._found.rows.base, np.memmap)
+        assert isinstance(graph.found.rows.base, np.memmap)
     assert len(told) == 1
     assert table_of(await cached_graph(index_of(rows), 2, tmp_path)) == brute_force(rows, 2)
     (folder, _) = sorted(

@@ -1,0 +1,217 @@
+"""`dubito index --add-to`: an index and its graph with more documents, or one sentence and the index as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dubito.cli import app
+from dubito.errors import UserFault
+from dubito.models import resources
+from dubito.models.interfaces import Vectors
+from dubito.models.resources import Resources
+from dubito.retrieval.corpus import read_corpus
+from dubito.retrieval.document_graph import DocumentGraph
+from dubito.retrieval.index import Index
+from dubito.tests.scripted import ScriptedChat
+from typer.testing import CliRunner
+
+
+class LetterEncoder:
+    """Counts letters, and remembers the texts."""
+
+    def __init__(self, name: str = "letters") -> None:
+        self.name = name
+        self.embedded: list[str] = []
+
+    async def dimension(self) -> int:
+        return 26
+
+    async def token_counter(self) -> None:
+        return None
+
+    async def max_tokens(self) -> None:
+        return None
+
+    async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
+        self.embedded += texts
+        counts = np.array([[text.lower().count(chr(97 + i)) + 0.01 for i in range(26)] for text in texts])
+        rows: Vectors = (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+        return rows
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LetterEncoder:
+    opened = LetterEncoder()
+    chat = ScriptedChat(reply=lambda system, user: "the Lune")
+    monkeypatch.setattr(resources, "_shared", Resources(llm=chat, encoder=opened))
+    return opened
+
+
+def dubito(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def file_of(folder: Path, name: str, numbers: Sequence[int]) -> str:
+    path = folder / name
+    records = [{"id": f"d{i}", "title": f"T{i}", "text": f"{chr(97 + i) * 4} {chr(98 + i)}"} for i in numbers]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def test_new_documents_are_added_and_only_they_are_embedded(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out, whole = tmp_path / "index", tmp_path / "whole"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(8)), "--out", str(out), "--chunker", "words:1")
+    encoder.embedded.clear()
+    done = dubito("index", file_of(tmp_path, "b.jsonl", range(8, 11)), "--add-to", str(out))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("3 documents added; the index now holds\n11 documents, 22 chunks (words:1), ")
+    assert len(encoder.embedded) == 6
+    dubito("index", file_of(tmp_path, "c.jsonl", range(11)), "--out", str(whole), "--chunker", "words:1")
+    added, anew = content(out), content(whole)
+    assert added.keys() == anew.keys() == {"chunks.jsonl", "manifest.json", "vectors.faiss"}
+    assert added["chunks.jsonl"] == anew["chunks.jsonl"]
+    assert added["vectors.faiss"] == anew["vectors.faiss"]
+    one, other = json.loads(added["manifest.json"]), json.loads(anew["manifest.json"])
+    assert one.pop("corpus") != other.pop("corpus")  # of the corpora it grew from
+    assert one == other
+    said = dubito("ask", "kkkk", "--graph", "vanilla_rag", "--corpus", str(out), "--json")
+    assert json.loads(said.stdout)["evidence"][0]["doc_id"] == "d10"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_graph_is_extended_too(tmp_path: Path, encoder: LetterEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, near = tmp_path / "index", ["--graph-neighbours", "3"]
+    dubito("index", file_of(tmp_path, "a.jsonl", range(8)), "--out", str(out), *near)
+    monkeypatch.setattr(DocumentGraph, "build", None)  # nothing is built anew
+    done = dubito("index", file_of(tmp_path, "b.jsonl", range(8, 11)), "--add-to", str(out), *near, "--json")
+    assert done.exit_code == 0, done.stdout
+    figures = json.loads(done.stdout)
+    assert (figures["documents"], figures["documents_added"], figures["graph_neighbours"]) == (11, 3, 3)
+    assert figures["graph_encoder"] == "letters"
+    chosen = ["--set", "graph_neighbours=3", "--set", "penalty=none", "--set", "first_stage_n=1", "--set", "budget=4"]
+    said = dubito("ask", "jjjj", "--graph", "neighbourhood", "--corpus", str(out), "--json", *chosen)
+    scored = json.loads(said.stdout)["scored"]
+    assert len(scored) == 4
+    assert {one["chunk_id"].split("#")[0] for one in scored} > {"d9", "d8", "d10"}  # those that share a letter
+
+
+def test_another_graph_than_before_is_built(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out = tmp_path / "index"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(8)), "--out", str(out))
+    added = file_of(tmp_path, "b.jsonl", range(8, 11))
+    done = dubito("index", added, "--add-to", str(out), "--graph-neighbours", "2")
+    assert done.exit_code == 0, done.stderr
+    assert "The 2 nearest others of every chunk are in the cache folder." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--encoder", "letters", "--chunker", "words:2"], "has chunks by 'words:1', not by 'words:2': choose that"),
+        (["--force"], "--force replaces an index and --add-to keeps it"),
+        (["--out", "elsewhere"], "--out DIR for a new index, or --add-to DIR for one that is there"),
+        (["--graph-encoder", "embedded"], "--graph-encoder needs --graph-neighbours K"),
+        (["--graph-neighbours", "2", "--graph-encoder", "colbert:/no/such"], "no late-interaction model folder"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, encoder: LetterEncoder, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    out = tmp_path / "index"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(4)), "--out", str(out), "--chunker", "words:1")
+    before = content(out)
+    encoder.embedded.clear()
+    refused = dubito("index", file_of(tmp_path, "b.jsonl", range(4, 6)), "--add-to", str(out), *arguments)
+    assert refused.exit_code == 2
+    assert told in " ".join(refused.stderr.split())
+    assert (content(out), encoder.embedded) == (before, [])
+    assert not Path("elsewhere").exists()
+
+
+def test_a_graph_that_fails_late_leaves_the_index_as_it_was(
+    tmp_path: Path, encoder: LetterEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, near = tmp_path / "index", ["--graph-neighbours", "2"]
+    dubito("index", file_of(tmp_path, "a.jsonl", range(4)), "--out", str(out))
+    before, again = content(out), ["index", file_of(tmp_path, "b.jsonl", range(4, 6)), "--add-to", str(out), *near]
+
+    async def fails(*_: object, **__: object) -> None:
+        raise UserFault("The weights cannot be loaded.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DocumentGraph, "build", fails)
+        refused = dubito(*again)
+    assert (refused.exit_code, refused.stderr) == (2, "The weights cannot be loaded.\n")
+    assert content(out) == before
+    assert dubito(*again).exit_code == 0
+
+
+def test_documents_that_are_there_already_are_refused(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out = tmp_path / "index"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(8)), "--out", str(out))
+    before = content(out)
+    encoder.embedded.clear()
+    refused = dubito("index", file_of(tmp_path, "b.jsonl", range(4, 10)), "--add-to", str(out))
+    assert refused.exit_code == 2
+    assert (
+        "4 of the 6 documents to add are in the index already ('d4', 'd5', 'd6', ...): leave them out, give new ones "
+        "ids of their own, or index everything anew."
+    ) in " ".join(refused.stderr.split())
+    assert (content(out), encoder.embedded) == (before, [])
+
+
+def test_another_encoder_is_refused(tmp_path: Path, encoder: LetterEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "index"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(4)), "--out", str(out))
+    before = content(out)
+    monkeypatch.setattr(resources, "_shared", Resources(encoder=LetterEncoder("other")))
+    refused = dubito("index", file_of(tmp_path, "b.jsonl", range(4, 6)), "--add-to", str(out))
+    assert refused.exit_code == 2
+    assert "was made with the encoder 'letters', not with 'other'" in " ".join(refused.stderr.split())
+    assert content(out) == before
+
+
+def test_what_is_no_index_is_refused(tmp_path: Path, encoder: LetterEncoder) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    corpus = file_of(tmp_path, "a.jsonl", range(4))
+    for target in ("mine", "none", "a.jsonl"):
+        refused = dubito("index", corpus, "--add-to", str(tmp_path / target))
+        assert refused.exit_code == 2
+        assert "is no index: make one with `dubito index CORPUS --out" in " ".join(refused.stderr.split())
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    assert dubito("index", corpus).exit_code == 2
+    assert encoder.embedded == []
+
+
+def test_what_another_added_meanwhile_is_not_lost(
+    tmp_path: Path, encoder: LetterEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "index"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(4)), "--out", str(out))
+    extended = Index.extended
+    meanwhile: dict[str, bytes] = {}
+
+    async def slower(self: Index, corpus: Any, chunker: Any, *progress: Any) -> Index:
+        if not meanwhile:
+            other = await extended(self, read_corpus(file_of(tmp_path, "c.jsonl", [9])), chunker)
+            await other.save(out)
+            meanwhile.update(content(out))
+        return await extended(self, corpus, chunker, *progress)
+
+    monkeypatch.setattr(Index, "extended", slower)
+    refused = dubito("index", file_of(tmp_path, "b.jsonl", range(4, 6)), "--add-to", str(out))
+    assert refused.exit_code == 2
+    assert "was changed in the meantime: run the command again." in " ".join(refused.stderr.split())
+    assert content(out) == meanwhile
+    assert dubito("index", file_of(tmp_path, "b.jsonl", range(4, 6)), "--add-to", str(out)).exit_code == 0
+    assert json.loads((out / "manifest.json").read_text())["documents"] == 7
