@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache
@@ -14,7 +15,9 @@ from transformers import DynamicCache
 from ..errors import ContextOverflow
 from .chat_text import ChatText
 from .generation import Layers, Request, Row
-from .interfaces import Completion, Reply, Sampling, Token, Tokens
+from .hidden_states import HiddenStates
+from .interfaces import Completion, Introspection, Reply, Sampling, Token, Tokens
+from .prefix_cache import PrefixCache
 from .thinking import CLOSE, OPEN, strip_thinking
 
 MOST_ROWS = {"cpu": 16, "cuda": 64}
@@ -22,17 +25,22 @@ MOST_ROWS = {"cpu": 16, "cuda": 64}
 CPU_CACHE_BYTES = 2 << 30
 CUDA_CACHE_SHARE = 0.5
 """What keys and values may take: so much on a CPU, this share of what the weights left free on CUDA."""
+PREFIX_SHARE = 0.25
+"""What of it is for the prompts that were read last."""
 
 
 class Decoder:
     """The weights, and the batch of samples that grow on them by a token each at every step (see `batching.Batch`).
 
-    The rows' keys and values lie in one cache, padded on the left to the longest.
+    The rows' keys and values lie in one cache, padded on the left to the longest. A prompt is read from where it first
+    differs from those read lately. A sample whose hidden state is wanted stays for one step more, which reads its last
+    token.
     """
 
     def __init__(self, name: str, model: Any, text: ChatText, most_rows: int | None) -> None:  # noqa: ANN401
         """name: for messages; model: of transformers; most_rows: the most samples that run together."""
         self.text = text
+        self.states = HiddenStates(name, model)
         self.window: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._name = name
         self._model = model
@@ -41,8 +49,11 @@ class Decoder:
         self._cache = DynamicCache()
         on_cuda = model.device.type == "cuda"
         self._most_rows = most_rows or MOST_ROWS["cuda" if on_cuda else "cpu"]
-        self._cache_bytes = CUDA_CACHE_SHARE * torch.cuda.mem_get_info(model.device)[0] if on_cuda else CPU_CACHE_BYTES
+        most_bytes = CUDA_CACHE_SHARE * torch.cuda.mem_get_info(model.device)[0] if on_cuda else CPU_CACHE_BYTES
+        self._cache_bytes = (1 - PREFIX_SHARE) * most_bytes
+        self._prefixes = PrefixCache(0)
         self._token_bytes = sum(part.nbytes for layer in self._read([0])[0] for part in layer)
+        self._prefixes = PrefixCache(PREFIX_SHARE * most_bytes)
 
     def join(self, request: Request) -> bool:
         """Read the prompt, draw the first token of every sample, and let as many run on as there is room for."""
@@ -55,31 +66,36 @@ class Decoder:
             return False
         if not request.rows:
             request.prefix, logits = self._read(request.prompt)
-            request.rows = [Row(request, self._source(request.sampling.seed, i)) for i in range(request.sampling.n)]
+            request.rows = [Row(request, self._source(request.sampling.seed, i)) for i in range(request.samples)]
             self._requests.append(request)
-            self._grow(request.rows, logits.expand(request.sampling.n, -1))
-            request.waiting = [row for row in request.rows if row.finish is None]
+            self._grow(request.rows, logits.expand(request.samples, -1))
+            request.waiting = [row for row in request.rows if not row.done]
         self._add(request.waiting[:room], request.prefix)
         request.waiting = request.waiting[room:]
         if not request.waiting:
             request.prefix = []
         return not request.waiting
 
-    def step(self) -> list[tuple[Request, Reply]]:
-        """Give every running row its next token."""
+    def step(self) -> list[tuple[Request, Reply | Introspection]]:
+        """Read every running row's newest token and draw the next one, if it was not the last."""
         if self._rows:
             positions = [row.position for row in self._rows]
-            logits = self._forward(
-                [[row.ids[-1]] for row in self._rows],
-                self._cache,
-                position_ids=self._tensor(positions)[:, None],
-                attention_mask=self._unpadded(positions),
-            )
-            self._grow(self._rows, logits[:, -1])
-            self._keep([row for row in self._rows if row.finish is None])
-        done = [request for request in self._requests if all(row.finish for row in request.rows)]
+            ending = {i: row.request.layer for i, row in enumerate(self._rows) if row.finish and row.request.layer}
+            with self.states.seen(set(ending.values())) as states:
+                logits = self._forward(
+                    [[row.ids[-1]] for row in self._rows],
+                    self._cache,
+                    position_ids=self._tensor(positions)[:, None],
+                    attention_mask=self._unpadded(positions),
+                )
+            for i, layer in ending.items():
+                self._rows[i].state = states[layer][i]
+            growing = [i for i in range(len(self._rows)) if i not in ending]
+            self._grow([self._rows[i] for i in growing], logits[growing, -1])
+            self._keep([row for row in self._rows if not row.done])
+        done = [request for request in self._requests if all(row.done for row in request.rows)]
         self._requests = [request for request in self._requests if request not in done]
-        return [(request, self._reply(request)) for request in done]
+        return [(request, self._result(request)) for request in done]
 
     def leave(self, requests: Sequence[Request]) -> None:
         """Take requests out."""
@@ -135,12 +151,12 @@ class Decoder:
     def _grow(self, rows: list[Row], logits: Tensor) -> None:
         """Give each row the token that its sampling draws from its logits, and see whether that finishes it."""
         drawn = draw(logits, [row.request.sampling for row in rows], [row.source for row in rows])
-        logprobs = [0.0] * len(rows)
-        if any(row.request.sampling.logprobs for row in rows):
-            logprobs = (logits.gather(-1, drawn[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
-        for row, token, logprob in zip(rows, drawn.tolist(), logprobs, strict=True):
+        totals = logits.logsumexp(-1)
+        logprobs = (logits.gather(-1, drawn[:, None])[:, 0] - totals).tolist()
+        for row, token, logprob, total in zip(rows, drawn.tolist(), logprobs, totals.tolist(), strict=True):
             row.ids.append(token)
             row.logprobs.append(logprob)
+            row.energies.append(-total)
             if token in self.text.ends or self._has_stopped(row):
                 row.finish = "stop"
             elif len(row.ids) >= row.request.most_tokens:
@@ -164,9 +180,16 @@ class Decoder:
                 return None
         return min((found for stop in request.sampling.stop if (found := text.find(stop, start)) >= 0), default=None)
 
-    def _reply(self, request: Request) -> Reply:
+    def _result(self, request: Request) -> Reply | Introspection:
         written = sum(len(row.ids) for row in request.rows)
-        return Reply(tuple(map(self._completion, request.rows)), Tokens(len(request.prompt), written))
+        copies = request.sampling.n // request.samples
+        completions = tuple(map(self._completion, request.rows)) * copies
+        reply = Reply(completions, Tokens(len(request.prompt), written))
+        if request.layer is None:
+            return reply
+        states = torch.stack([row.state for row in request.rows if row.state is not None]).repeat(copies, 1)
+        energies = tuple(sum(row.energies) / len(row.energies) for row in request.rows) * copies
+        return Introspection(reply, states.cpu().numpy().astype(np.float32), request.layer, energies)
 
     def _completion(self, row: Row) -> Completion:
         ended = row.ids[-1] in self.text.ends
@@ -182,9 +205,12 @@ class Decoder:
 
     def _read(self, prompt: list[int]) -> tuple[Layers, Tensor]:
         """Keys and values of a prompt, one row, and the logits [vocabulary] of the token after it."""
-        cache = DynamicCache()
-        logits = self._forward([prompt], cache, logits_to_keep=1)
-        return _layers(cache), logits[0, -1]
+        known, layers = self._prefixes.longest(prompt)
+        cache = _cache_of(layers)
+        logits = self._forward([prompt[known:]], cache, logits_to_keep=1)
+        layers = _layers(cache)
+        self._prefixes.keep(prompt, layers)
+        return layers, logits[0, -1]
 
     def _forward(self, ids: list[list[int]] | Tensor, cache: DynamicCache, **more: object) -> Tensor:
         """Read tokens that follow the cached ones, and cache them: float32 logits [rows, tokens, vocabulary]."""

@@ -1,4 +1,4 @@
-"""What a `complete` call is while its samples grow in this process."""
+"""What a `complete` or `introspect` call is while its samples grow in this process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ Layers = list[tuple["Tensor", "Tensor"]]
 
 @dataclass(eq=False)
 class Request:
-    """A `complete` call: what was asked, and how far it has come."""
+    """A call: what was asked, and how far it has come.
+
+    layer: None for `complete`; for `introspect`, whose hidden states are wanted.
+    """
 
     messages: tuple[Message, ...]
     sampling: Sampling
+    layer: int | None = None
     prompt: list[int] = field(default_factory=list)
     starts_thinking: bool = False
     most_tokens: int = 0
@@ -28,16 +32,32 @@ class Request:
     waiting: list[Row] = field(default_factory=list)
     prefix: Layers = field(default_factory=list)
 
+    @property
+    def samples(self) -> int:
+        """How many rows it takes: greedy continuations are all equal, so that one stands for all."""
+        return self.sampling.n if self.sampling.temperature > 0 else 1
+
 
 @dataclass(eq=False)
 class Row:
-    """One sample of a request while it grows; `finish` is None until it is finished."""
+    """One sample of a request while it grows.
+
+    energies: of each token, -logsumexp of the logits that it was drawn from. finish: None until the last token is
+    drawn. state: [d] float32, the hidden state of the last token, once that has been read too.
+    """
 
     request: Request
     source: torch.Generator
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    energies: list[float] = field(default_factory=list)
     finish: Literal["stop", "length"] | None = None
+    state: Tensor | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to draw or to read."""
+        return self.finish is not None and (self.request.layer is None or self.state is not None)
 
     @property
     def position(self) -> int:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from ..errors import CapabilityMissing, DubitoError, ModelFault, UserFault
+from ..errors import DubitoError, ModelFault, UserFault
 from .batching import Worker
 from .chat_text import ChatText, first_line
 from .generation import Request
@@ -31,9 +32,6 @@ try:
 except ImportError as absent:
     _missing = str(absent)
 
-if TYPE_CHECKING:
-    pass
-
 Answer = TypeVar("Answer")
 
 
@@ -45,10 +43,16 @@ class TransformersChat:
       and a token that it cuts in two has the text that was kept. `Tokens.completion` counts all that was generated.
     - `choose`: each option is scored as the whole reply, end-of-turn token included, and the scores are normalised.
     - `score`: the tokens of the continuations alone. What `choose` and `score` read are all prompt tokens.
+    - `introspect`: `complete`'s samples; equal seeds give both the same. The states are those of transformers'
+      `hidden_states[layer]`, so that the last layer's are after the final norm, as float32 whatever the weights are.
+
+    Greedy continuations are all equal: one is generated, and counted once. What a prompt has in common with one that
+    was read lately is not read again, whichever verb read it, and counted all the same.
 
     Equal seeds give equal samples whatever runs beside them, as every sample has a random source of its own. (Numbers
-    from a batch of another make-up differ by float noise, which can tip a close draw: ~1e-6 in float32, ~1e-2 in
-    bfloat16.) No text inside a message becomes a control token of the model's chat template.
+    from a batch of another make-up, or after a prompt that was read in parts, differ by float noise, which can tip a
+    close draw: ~1e-6 in float32, ~1e-2 in bfloat16.) No text inside a message becomes a control token of the model's
+    chat template.
     """
 
     def __init__(self, name: str, source: str, *, dtype: str | None = None, rows: int | None = None) -> None:
@@ -60,7 +64,7 @@ class TransformersChat:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """All there are."""
-        return frozenset({"logprobs", "option_probabilities", "score", "seed"})
+        return frozenset({"logprobs", "option_probabilities", "score", "seed", "hidden_states", "energy"})
 
     async def open(self) -> None:
         """Load the weights now rather than at the first call; `UserFault` if that cannot be done."""
@@ -105,7 +109,13 @@ class TransformersChat:
         self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
     ) -> Introspection:
         """See `ChatModel.introspect`."""
-        raise CapabilityMissing(f"{self.name} shows no hidden states yet.")
+        _check(sampling)
+        at = (await self._opened()).states.layer(layer)
+        with self._naming_faults():
+            introspection: Introspection = await self._worker.generate(
+                Request(tuple(messages), replace(sampling, logprobs=True), at)
+            )
+        return introspection
 
     async def window(self) -> int | None:
         """See `ChatModel.window`."""

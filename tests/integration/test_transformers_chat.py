@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from dubito.errors import ContextOverflow, ModelFault, UserFault
 from dubito.models import decoding, transformers_chat
-from dubito.models.interfaces import Message, Sampling
+from dubito.models.interfaces import Choice, Introspection, Message, Sampling, Scores
 from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import smollm2_gguf
 
@@ -177,7 +177,7 @@ async def test_max_tokens_ends_with_length(chat):
     reply = await chat.complete(asked("Tell me a long story."), Sampling(n=2, max_tokens=7, logprobs=True))
     assert [c.finish_reason for c in reply.completions] == ["length", "length"]
     assert [len(c.tokens) for c in reply.completions] == [7, 7]
-    assert reply.tokens.completion == 14
+    assert reply.tokens.completion == 7  # they are equal, and generated once
 
 
 async def test_choose_is_the_model_s_own_distribution(chat, reference):
@@ -254,7 +254,7 @@ async def test_a_cancelled_caller_breaks_no_other(chat):
 
 async def test_window_and_count(chat, reference):
     assert await chat.window() == 8192
-    assert chat.capabilities == {"logprobs", "option_probabilities", "score", "seed"}
+    assert chat.capabilities == {"logprobs", "option_probabilities", "score", "seed", "hidden_states", "energy"}
     texts = ["", "hello world", "Der Fluß.\n\n" * 40]
     assert await chat.count(texts) == [len(reference.tokenizer(text)["input_ids"]) for text in texts]
     assert await chat.count(["<|im_end|>"]) == [7]
@@ -322,6 +322,125 @@ async def test_architectures_are_exact_in_a_batch_and_in_parts(tiny, kind, refer
             ids = reference.tokenizer(text)["input_ids"]
             expected = forward_logprobs(model, prompt_ids(reference, CAPITAL), ids) if ids else []
             assert [token.logprob for token in tokens] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.fixture
+def tokens_read(monkeypatch):
+    """How many tokens each forward pass read, padding included."""
+    read: list[int] = []
+    forward = decoding.Decoder._forward
+
+    def counting(self, ids, cache, **more):
+        read.append(sum(map(len, ids)))
+        return forward(self, ids, cache, **more)
+
+    monkeypatch.setattr(decoding.Decoder, "_forward", counting)
+    return read
+
+
+async def decoder_of(chat):
+    await chat.open()
+    assert chat._decoder is not None
+    return chat._decoder
+
+
+BRIEFS = ["You know everything about France, and about " * 3, "You answer in a few words." * 4]
+
+
+def in_turn(chat):
+    """Calls of every verb whose prompts have long or short starts in common, or nothing at all."""
+
+    def told(brief, question):
+        return [{"role": "system", "content": brief}, {"role": "user", "content": question}]
+
+    hot = Sampling(n=3, temperature=0.8, seed=4, max_tokens=4, logprobs=True)
+    yield lambda: chat.complete(told(BRIEFS[0], "Name two?"), hot)
+    yield lambda: chat.complete(told(BRIEFS[0], "Name two?"), Sampling(max_tokens=3, logprobs=True))
+    yield lambda: chat.introspect(told(BRIEFS[0], "Name two."), hot, 2)
+    yield lambda: chat.score(told(BRIEFS[1], "A capital?"), ["Paris", "", "the city of Rome"])
+    yield lambda: chat.choose(told(BRIEFS[0], "A city?"), ["Paris", "Rome"])
+    yield lambda: chat.score(told(BRIEFS[1], "A capital?"), ["Paris"])
+    yield lambda: chat.introspect(told(BRIEFS[1], "A capital?"), hot, 3)
+
+
+def numbers(said):
+    """All figures of an answer, in a fixed order."""
+    if isinstance(said, Introspection):
+        return [*said.states.ravel().tolist(), *(said.energies or ()), *numbers(said.reply)]
+    if isinstance(said, Choice):
+        return list(said.probabilities.values())
+    if isinstance(said, Scores):
+        return [token.logprob for tokens in said.continuations for token in tokens]
+    return [token.logprob for completion in said.completions for token in completion.tokens]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "gemma3"])
+async def test_a_prompt_read_in_parts_is_the_same_prompt(tiny, kind, monkeypatch, tokens_read):
+    answers, read = [], []
+    for share in (decoding.PREFIX_SHARE, 0.0):
+        monkeypatch.setattr(decoding, "PREFIX_SHARE", share)
+        chat = TransformersChat(kind, str(tiny[kind]), dtype="float32")
+        tokens_read.clear()
+        answers.append([await call() for call in in_turn(chat)])
+        read.append(sum(tokens_read))
+    for mine, theirs in zip(*answers, strict=True):
+        assert mine.tokens == theirs.tokens
+        assert numbers(mine) == pytest.approx(numbers(theirs), abs=1e-4, rel=1e-4)
+    assert read[0] < 0.7 * read[1]
+
+
+async def test_a_prompt_is_read_from_where_it_is_new(chat, reference, tokens_read):
+    await chat.open()
+    prompts = [asked("Say the word: " + word) for word in ("one", "two", "two")]
+    ids = [prompt_ids(reference, prompt) for prompt in prompts]
+    shared = next(i for i, (one, two) in enumerate(zip(*ids[:2], strict=False)) if one != two)
+    tokens_read.clear()
+    await chat.complete(prompts[0], Sampling(max_tokens=1))
+    await chat.score(prompts[1], ["x"])
+    await chat.complete(prompts[2], Sampling(max_tokens=1))
+    assert tokens_read[1:] == [len(ids[1]) - shared, 1]
+
+
+async def test_later_batches_write_into_no_prompt_that_is_kept(tiny, monkeypatch):
+    chat = TransformersChat("tiny", str(tiny["llama"]), dtype="float32", rows=3)
+    decoder = await decoder_of(chat)
+    calls = list(in_turn(chat))
+    for call in calls:
+        await call()
+    kept = list(decoder._prefixes._kept)
+    parts = [part for one in kept for layer in one.layers for part in layer]
+    before = [part.clone() for part in parts]
+    own = {part.untyped_storage().data_ptr() for part in parts}
+    batches = []
+    keep = decoder._keep
+
+    def noting(rows):
+        batches.append(decoding._layers(decoder._cache))
+        keep(rows)
+
+    monkeypatch.setattr(decoder, "_keep", noting)
+    again = await asyncio.gather(*(call() for call in calls), *(call() for call in calls))
+    assert len(again) == 14
+    assert len(kept) > 1
+    assert all(torch.equal(part, then) for part, then in zip(parts, before, strict=True))
+    grown = {part.untyped_storage().data_ptr() for batch in batches for layer in batch for part in layer}
+    assert grown
+    assert not own & grown
+
+
+async def test_prompts_are_kept_within_the_budget(tiny, monkeypatch):
+    alone = TransformersChat("tiny", str(tiny["llama"]), dtype="float32")
+    expected = [await call() for call in in_turn(alone)]
+    token_bytes = (await decoder_of(alone))._token_bytes
+    monkeypatch.setattr(decoding, "CPU_CACHE_BYTES", 4 * 80 * token_bytes)  # a quarter of it: 80 tokens
+    chat = TransformersChat("tiny", str(tiny["llama"]), dtype="float32")
+    decoder = await decoder_of(chat)
+    most = 0
+    for call, said in zip(in_turn(chat), expected, strict=True):
+        assert numbers(await call()) == pytest.approx(numbers(said), abs=1e-4, rel=1e-4)
+        most = max(most, decoder._prefixes.nbytes)
+    assert 0 < most <= 80 * token_bytes
+    assert decoder._cache_bytes + decoder._prefixes._most_bytes == decoding.CPU_CACHE_BYTES
 
 
 async def test_what_does_not_fit_the_window(tiny):
@@ -512,7 +631,7 @@ def test_draws_follow_the_distribution():
 def test_loading_is_quiet_and_the_interpreter_ends_in_the_middle_of_it(chat):
     script = """
 import asyncio, threading, time
-from dubito.models.interfaces import Message, Sampling
+from dubito.models.interfaces import Choice, Introspection, Message, Sampling, Scores
 from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import smollm2_gguf
 
