@@ -74,7 +74,8 @@ def _sentence(fault: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     for error in fault.errors(include_url=False):
         if error["loc"]:
             name = str(error["loc"][0])
-            said.append(f"{name} is '{error['input']}' and must be {_allowed(fields[name])}")
+            own = error.get("ctx", {}).get("error")  # of a validator of ours, which says it itself
+            said.append(f"{name} is '{error['input']}' and {own or f'must be {_allowed(fields[name])}'}")
         else:
             said.append(str(error.get("ctx", {}).get("error", error["msg"])))
     return "; ".join(said) + "."

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ContractFault
+from ..errors import CapabilityMissing, ContractFault
 from ..models.interfaces import ChatModel, Completion, Message, Sampling
 from ..models.resources import Resources
 from ..prompts import knows
@@ -69,7 +69,7 @@ async def think(prompt: Prompt, context: SeaKRContext, resources: Resources, *, 
     log-probabilities is not asked for them. measured: False where U is not needed, and null.
     """
     llm = await resources.llm(context.llm, context.concurrency)
-    said = (await llm.complete(prompt.messages, greedy(context, llm, ONE_LINE))).completions[0]
+    said = await say(prompt.messages, context, llm)
     if not measured:
         return Thought(said, None, [])
     found, warnings = await ESTIMATORS[context.estimator](prompt, said, context, resources)
@@ -78,9 +78,18 @@ async def think(prompt: Prompt, context: SeaKRContext, resources: Resources, *, 
     return Thought(said, found, warnings)
 
 
-def greedy(context: ReasoningContext, llm: ChatModel, stop: tuple[str, ...]) -> Sampling:
-    """One continuation, with log-probabilities where the model gives them."""
-    return Sampling(max_tokens=context.max_step_tokens, stop=stop, logprobs="logprobs" in llm.capabilities)
+async def say(messages: Sequence[Message], context: ReasoningContext, llm: ChatModel) -> Completion:
+    """The greedy continuation of a line, with log-probabilities where the model gives them.
+
+    A server that claims to and does not is asked without them, unless the settings need them.
+    """
+    sampling = Sampling(max_tokens=context.max_step_tokens, stop=ONE_LINE, logprobs="logprobs" in llm.capabilities)
+    try:
+        return (await llm.complete(messages, sampling)).completions[0]
+    except CapabilityMissing:
+        if not sampling.logprobs or "logprobs" in context.needs():
+            raise
+        return (await llm.complete(messages, replace(sampling, logprobs=False))).completions[0]
 
 
 async def _gram(prompt: Prompt, said: Completion, context: SeaKRContext, resources: Resources) -> Measured:
@@ -121,7 +130,8 @@ async def _ln_entropy(prompt: Prompt, said: Completion, context: SeaKRContext, r
 async def _energy(prompt: Prompt, said: Completion, context: SeaKRContext, resources: Resources) -> Measured:
     """The mean free energy of the greedy continuation's tokens."""
     llm = await resources.llm(context.llm, context.concurrency)
-    seen = await llm.introspect(prompt.messages, greedy(context, llm, prompt.stop), context.layer or None)
+    greedy = Sampling(max_tokens=context.max_step_tokens, stop=prompt.stop, logprobs=True)
+    seen = await llm.introspect(prompt.messages, greedy, context.layer or None)
     return Measured(seen.energies[0] if seen.energies and said.text.strip() else None)
 
 

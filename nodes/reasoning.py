@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..models.answer_text import normalised
-from ..models.interfaces import Completion
+from ..models.interfaces import Completion, Sampling
 from ..models.resources import Resources
 from ..prompts import reasoning as prompt
 from ..state.reasoning import Draft, Ending, ReasoningContext, ReasoningState, Step
 from ..state.seakr import SeaKRContext, SeaKRState
-from .doubt import ONE_LINE, ONE_SENTENCE, Prompt, greedy, think
+from .doubt import ONE_LINE, ONE_SENTENCE, Prompt, think
 from .wording import first_sentence, words_of
 
 
@@ -73,7 +73,8 @@ def _ended(rationale: str, state: ReasoningState, context: ReasoningContext) -> 
 async def _said(state: ReasoningState, context: ReasoningContext, resources: Resources) -> Completion:
     llm = await resources.llm(context.llm, context.concurrency)
     messages = step_prompt(state["question"], state).messages
-    return (await llm.complete(messages, greedy(context, llm, ONE_LINE))).completions[0]
+    sampling = Sampling(max_tokens=context.max_step_tokens, stop=ONE_LINE, logprobs="logprobs" in context.needs())
+    return (await llm.complete(messages, sampling)).completions[0]
 
 
 def drafted(said: Completion) -> Draft:

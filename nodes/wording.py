@@ -59,7 +59,7 @@ def _spread(tokens: Sequence[Token]) -> Iterable[tuple[float, int]]:
     for token in tokens:
         waiting = min(waiting, token.logprob)
         if token.text:
-            yield min(1.0, math.exp(waiting)), len(token.text)
+            yield math.exp(waiting), len(token.text)
             waiting = 0.0
 
 

@@ -84,4 +84,4 @@ def _tidied(text: str) -> str:
 
 
 _FINAL = re.compile(r"\b(?:so,? )?the final answer is\b[ \t]*:?", re.IGNORECASE)
-_ABBREVIATION = re.compile(r"\b(?:\w\.){2,}$|\b(?:Jr|Sr|Inc|Ltd|Co|St)\.$")
+_ABBREVIATION = re.compile(r"\b(?:[^\W\d]\.){2,}$|\b(?:Jr|Sr|Inc|Ltd|Co|St)\.$")

@@ -96,14 +96,32 @@ class SeaKRContext(SearchingContext):
     samples: int = Field(
         default=20, ge=2, le=1000, title="Samples (k)", description="How many steps are sampled to measure U."
     )
-    temperature: float = Field(default=1.0, ge=0.01, le=5.0, title="Temperature", description="Of the samples.")
-    top_p: float = Field(default=0.9, ge=0.01, le=1.0, title="Top-p", description="Of the samples.")
-    top_k: int = Field(default=50, ge=0, le=1_000_000, title="Top-k", description="Of the samples; 0: every token.")
+    temperature: float = Field(
+        default=1.0, ge=0.01, le=5.0, title="Temperature", description="How freely the samples are drawn."
+    )
+    top_p: float = Field(
+        default=0.9,
+        ge=0.01,
+        le=1.0,
+        title="Top-p",
+        description="Samples are drawn from the likeliest tokens with this share of the probability.",
+    )
+    top_k: int = Field(
+        default=50,
+        ge=0,
+        le=1_000_000,
+        title="Top-k",
+        description="Samples are drawn from so many of the likeliest tokens; 0: all.",
+    )
     layer: int = Field(
         default=0, ge=0, le=1000, title="Layer", description="Whose hidden states are compared; 0: the middle one."
     )
     alpha: float = Field(
-        default=1e-3, ge=1e-9, le=1.0, title="Regularisation (α)", description="Of the Gram matrix's diagonal."
+        default=1e-3,
+        ge=1e-9,
+        le=1.0,
+        title="Regularisation (α)",
+        description="What is added to the Gram matrix's diagonal.",
     )
     word_doubt: float = Field(
         default=0.1,

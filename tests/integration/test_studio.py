@@ -103,6 +103,14 @@ class ScriptedServer:
             role, text = "reasoner", "Somebody else"
         elif "You rewrite texts" in system:
             role, text = "rephraser", REWRITTEN + user.split("\n")[1]
+        elif "in short steps" in system:
+            role = "reasoner step"
+            told = "Question: " not in user
+            text = "So the final answer is: Beatrix Hale" if told else "Beatrix Hale founded the Brask Courier."
+        elif "in a few short sentences" in system:
+            role, text = "reasoner whole", "It was Beatrix Hale. So the final answer is: Beatrix Hale"
+        elif "You judge what you know" in system:
+            role, text = "self-report", "no"
         elif "enough to answer" in system:
             role, text = "self-evaluation", "no"
         else:
@@ -247,8 +255,14 @@ async def test_the_form_has_every_setting_with_title_description_default_range_a
         assert len(setting["description"]) > 20
         assert {"minimum", "maximum"} <= set(setting) or setting["type"] not in {"integer", "number"}
     k, evaluator = shown["properties"]["k"], shown["properties"].get("evaluator")
-    of_k = (10, "Evidence (l)") if graph in {"neighbourhood", "sunar"} else (5, "Chunks (k)")
-    assert (k["minimum"], k["maximum"], k["default"], k["title"]) == (1, 1000, *of_k)
+    of_k = {
+        "neighbourhood": (1000, 10, "Evidence (l)"),
+        "sunar": (1000, 10, "Evidence (l)"),
+        "seakr": (100, 3, "Snippets (N)"),
+        "ircot": (1, 1, "Snippets"),
+        "flare": (1, 1, "Snippets"),
+    }.get(graph, (1000, 5, "Chunks (k)"))
+    assert (k["minimum"], k["maximum"], k["default"], k["title"]) == (1, *of_k)
     assert shown["properties"]["preset"]["enum"] == ["embedded", "paper"]
     if graph == "df_rag":
         assert evaluator is not None
@@ -485,6 +499,29 @@ async def test_edited_evidence_is_what_the_answer_is_made_from(studio: Any, scri
     assert scripted.roles(before) == {"generator": 1}
     assert "Hale sold the paper in 1907." in scripted.asked[-1][1]
     assert scripted.asked[-1][1].count("<passage number=") == 1
+
+
+async def test_seakr_runs_step_by_step_and_goes_on_from_an_edited_query(studio: Any, scripted: ScriptedServer) -> None:
+    context = {**scripted.models, "estimator": "prompt", "max_docs": 1}
+    thread = (await studio.threads.create())["thread_id"]
+    await studio.runs.wait(thread, "seakr", input=QUESTION, context=context, interrupt_before=["search"])
+    stopped = await studio.threads.get_state(thread)
+    assert stopped["values"]["draft"]["uncertainty"] == 1.0, "it said that it does not know"
+    assert stopped["values"]["query"] == "Beatrix Hale founded Brask Courier"
+    edited = await studio.threads.update_state(thread, {"query": "Torvane"}, as_node="query")
+    result = await studio.runs.wait(thread, "seakr", input=None, context=context, checkpoint=edited["checkpoint"])
+    (step,) = result["steps"]
+    assert step["query"] == "Torvane"
+    assert step["chunk_id"] == result["evidence"][0]["id"]
+    assert "Torvane" in result["evidence"][0]["title"] + result["evidence"][0]["text"]
+    assert (result["answer"], result["ended"]) == ("Beatrix Hale", "max_docs")
+
+
+@pytest.mark.parametrize("graph", ["cot", "ircot", "iter_retgen"])
+async def test_seakrs_baselines_run_too(studio: Any, scripted: ScriptedServer, graph: str) -> None:
+    result = await studio.runs.wait(None, graph, input=QUESTION, context=scripted.models)
+    assert result["answer"] == "Beatrix Hale"
+    assert bool(result["evidence"]) == (graph != "cot")
 
 
 async def test_a_run_replays_from_a_checkpoint(studio: Any, scripted: ScriptedServer) -> None:
