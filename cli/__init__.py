@@ -1,6 +1,6 @@
-"""The command line: `dubito ask | index | draw | doctor`.
+"""The command line: `dubito ask | calibrate | index | serve | draw | doctor | trace`.
 
-A package and not one cli.py, because four verbs and a live view do not fit one readable file. Each verb's own file
+A package and not one cli.py, because six verbs and a live view do not fit one readable file. Each verb's own file
 holds its options; what is heavy is imported when the verb runs, so that `--help` answers at once.
 """
 
@@ -16,6 +16,7 @@ import typer
 from .. import __version__
 from .ask import EXAMPLES as ASK_EXAMPLES
 from .ask import ask
+from .calibrate import calibrate
 from .doctor import EXAMPLES as DOCTOR_EXAMPLES
 from .doctor import doctor
 from .draw import EXAMPLES as DRAW_EXAMPLES
@@ -24,6 +25,10 @@ from .exits import INTERRUPTED, MEANINGS, Verbs
 from .index import EXAMPLES as INDEX_EXAMPLES
 from .index import index
 from .screen import help_lines
+from .serve import EXAMPLES as SERVE_EXAMPLES
+from .serve import serve
+from .traces import EXAMPLES as TRACE_EXAMPLES
+from .traces import trace
 
 app = typer.Typer(
     cls=Verbs,
@@ -53,11 +58,14 @@ def _dubito(
 
 for _verb, _examples in (
     (ask, ASK_EXAMPLES),
+    (trace, TRACE_EXAMPLES),
     (index, INDEX_EXAMPLES),
+    (serve, SERVE_EXAMPLES),
     (draw, DRAW_EXAMPLES),
     (doctor, DOCTOR_EXAMPLES),
 ):
     app.command(epilog=_examples + "\n\n" + MEANINGS)(_verb)
+app.add_typer(calibrate, name="calibrate")
 
 
 def main() -> None:

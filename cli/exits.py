@@ -59,8 +59,10 @@ def explain(fault: Exception) -> tuple[int, str, str]:
     if isinstance(fault, DubitoError):
         return FAILED, kind, str(fault)
     if usage := getattr(fault, "format_message", None):  # what typer raises for options it cannot read
-        said = str(usage()).rstrip(".")
-        return USER_FAULT, kind, f"{said}. See --help." if said else ""  # nothing is said beside the help itself
+        said = str(usage())
+        if said and kind != "NoArgsIsHelpError":  # whose message is the help
+            said = f"{said.rstrip('.')}. See --help."
+        return USER_FAULT, kind, said
     if kind == "ValidationError":
         return USER_FAULT, kind, _wrong_values(fault)
     first_line = next(iter(str(fault).splitlines()), "")
@@ -74,7 +76,7 @@ def _report(fault: Exception, *, as_json: bool) -> int:
     if as_json:
         print_json({"error": {"type": kind, "message": sentence}})
     elif sentence:
-        sys.stderr.write(clean(sentence) + "\n")
+        sys.stderr.write(clean(sentence, lines=True) + "\n")
     return code
 
 

@@ -1,6 +1,6 @@
 """A run written down as it happens, one JSON object a line, so that a killed run leaves whole lines.
 
-run          first line: what was asked, of which graph, with which settings
+run          first line: what was asked, of which graph, with which settings; the graph's wiring
 node_start   a node began: its input
 llm_call     a node's model call ended: request, reply, tokens, seconds
 node_end     a node ended: its update of the state or its error, seconds
@@ -10,6 +10,9 @@ A step's `namespace` names the subgraph runs it is in as 'node:task', outermost 
 task holds what the subgraph was begun with. So of a step of `dense` within `dense_rag`, whose namespace is
 ["dense:TASK"], the round is `input.round` of the node_start line whose task is TASK, and `input.chunking` says what
 cut its chunks. Of a look-up of `sunar`, whose namespace is ["neighbourhood:TASK"], `input.query` is the sub-question.
+
+`wiring` holds the edges of the graph, under "", and of each subgraph, under the name of its node ('outer|inner' where
+they are nested): source, target, and whether a decision is taken there. `dubito trace` reads all this.
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .. import __version__
 from ..errors import UserFault
 from .run import Event, ModelCall, NodeEnd, NodeStart, Run
 from .screen import jsonable
+
+if TYPE_CHECKING:
+    from .context import Graph
 
 VERSION = 1
 """Of the lines' form; it grows when a reader of old traces would be misled."""
@@ -52,7 +58,7 @@ class Trace:
         """Write the first line."""
         context = self._run.context.model_dump(mode="json")
         about = {"version": VERSION, "dubito": __version__, "graph": self._run.graph.name, "context": context}
-        self._write("run", {**about, "question": self._run.question})
+        self._write("run", {**about, "question": self._run.question, "wiring": _wiring(self._run.graph)})
         return self
 
     def __exit__(
@@ -90,6 +96,11 @@ class Trace:
 
 def _unwritable(path: Path, fault: OSError) -> UserFault:
     return UserFault(f"The trace cannot be written to '{path}' ({fault.strerror}): give --trace another path.")
+
+
+def _wiring(graph: Graph) -> dict[str, list[tuple[str, str, bool]]]:
+    drawn = {"": graph.get_graph(), **{name: sub.get_graph() for name, sub in graph.get_subgraphs(recurse=True)}}
+    return {name: [(one.source, one.target, one.conditional) for one in each.edges] for name, each in drawn.items()}
 
 
 def _place(event: NodeStart | NodeEnd | ModelCall) -> dict[str, Any]:

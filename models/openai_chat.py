@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from ..errors import CapabilityMissing, ModelFault, UserFault
 from .asking import ask_and_parse
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
 from .openai_server import Server, listed, unknown_model
 from .option_probabilities import normalised, option_masses, told_apart
 from .thinking import CLOSE, OPEN, strip_thinking
+from .vllm_states import Drawn, StatesServer, compare, refuse_extraction
 
 Flavour = Literal["vllm", "openai"]
 T = TypeVar("T")
@@ -20,6 +23,7 @@ T = TypeVar("T")
 _TOP_LOGPROBS = 20  # the most that OpenAI's API and vLLM give
 _UNSEEN = 1e-3  # how much of the options' probability `choose` may leave unassigned before it scores each option
 _TOKENIZE_AT_ONCE = 32
+_STORY: list[Message] = [{"role": "user", "content": "Tell me a story."}]
 
 
 class OpenAIChat:
@@ -30,13 +34,27 @@ class OpenAIChat:
     model's distribution where that is not given, `score` is missing, `count` is an estimate.
     """
 
-    def __init__(self, name: str, base_url: str, model: str | None = None, flavour: Flavour = "vllm") -> None:
-        """name: what it was opened by; base_url: as in `http://127.0.0.1:8000/v1`; model: None for the only one."""
+    def __init__(
+        self,
+        name: str,
+        base_url: str,
+        model: str | None = None,
+        flavour: Flavour = "vllm",
+        *,
+        states: StatesServer | None = None,
+    ) -> None:
+        """Name the server and the model.
+
+        name: what it was opened by; base_url: as in `http://127.0.0.1:8000/v1`; model: None for the only one;
+        states: where the hidden states of a vLLM server's continuations are read.
+        """
         self._name = name
         self._server = Server(base_url)
         self._model = model
         self._vllm = flavour == "vllm"
         self._tells_logprobs = True
+        self._states = states
+        self._compared = False
 
     @property
     def name(self) -> str:
@@ -46,9 +64,10 @@ class OpenAIChat:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """See `ChatModel.capabilities`."""
-        if self._vllm:
-            return frozenset({"logprobs", "option_probabilities", "score", "seed"})
-        return frozenset({"logprobs", "seed"})
+        if not self._vllm:
+            return frozenset({"logprobs", "seed"})
+        every: frozenset[Capability] = frozenset({"logprobs", "option_probabilities", "score", "seed"})
+        return every | {"hidden_states"} if self._states else every
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """See `ChatModel.complete`.
@@ -58,20 +77,13 @@ class OpenAIChat:
         model's thinking is in neither; there are no tokens if the answer is not the tail of the reply or if one token
         holds both the end of the thought and the start of the answer. Greedy continuations are equal: n cost one.
         """
-        if sampling.n < 1:
-            raise UserFault(f"n must be 1 or more, not {sampling.n}.")
-        n = 1 if sampling.temperature == 0 else sampling.n
-        body = await self._body(messages, sampling)
+        n, body = _distinct(sampling), await self._body(messages, sampling)
         replies = [await self._completions({**body, "n": n} if n > 1 else body, sampling)]
         if not self._vllm and (missing := n - len(replies[0].completions)) > 0:  # Ollama and others ignore n
             seeds = [None if sampling.seed is None else sampling.seed + i for i in range(n - missing, n)]
             bodies = [body if seed is None else {**body, "seed": seed} for seed in seeds]
             replies += await asyncio.gather(*(self._completions(b, sampling) for b in bodies))
-        completions = [c for reply in replies for c in reply.completions][:n]
-        if len(completions) < n:
-            raise ModelFault(self._server.base_url, f"{n} continuations were asked for and {len(completions)} came")
-        if n < sampling.n:
-            completions *= sampling.n
+        completions = self._counted([c for reply in replies for c in reply.completions], sampling)
         return Reply(tuple(completions), _sum(reply.tokens for reply in replies))
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
@@ -109,8 +121,34 @@ class OpenAIChat:
     async def introspect(
         self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
     ) -> Introspection:
-        """See `ChatModel.introspect`."""
-        raise self._missing("shows no hidden states")
+        """See `ChatModel.introspect`; the layer is the one that the server of hidden states was started for.
+
+        The k continuations are one request; then each distinct one is read behind its prompt on the other server, which
+        takes room for one token more. What this costs is in the reply's tokens. Before the first time a little is
+        sampled to see that the two servers serve one model; a server that was started for hidden states is not sampled
+        from (see `refuse_extraction`).
+        """
+        if self._states is None:
+            raise CapabilityMissing(
+                f"{self._name} shows no hidden states: start its server by `dubito serve MODEL --hidden-states`, which "
+                "prints the name to use (vllm:URL#model&states=URL)."
+            )
+        model = await self._model_id()
+        await self._states.check(model, layer)
+        if not self._compared:
+            await refuse_extraction(self._server, model)
+            _, prompt, drawn = await self._draw(_STORY, Sampling(n=4, temperature=1.0, max_tokens=16))
+            told = await self._states.read(model, [prompt + one.ids for one in drawn], logprobs=True)
+            compare(self._server.base_url, drawn, self._states.base_url, told)
+            self._compared = True
+        reply, prompt, drawn = await self._draw(messages, sampling)
+        distinct = list(dict.fromkeys(one.ids for one in drawn))
+        readings = await self._states.read(model, [prompt + ids for ids in distinct], layer)
+        states = {ids: reading.state for ids, reading in zip(distinct, readings, strict=True)}
+        tokens = _sum([reply.tokens, *(reading.tokens for reading in readings)])
+        return Introspection(
+            replace(reply, tokens=tokens), np.stack([states[one.ids] for one in drawn]), readings[0].layer
+        )
 
     async def window(self) -> int | None:
         """See `ChatModel.window`; vLLM tells it, plain servers do not."""
@@ -131,6 +169,8 @@ class OpenAIChat:
     async def aclose(self) -> None:
         """Close the running event loop's connections; the next call opens new ones."""
         await self._server.aclose()
+        if self._states is not None:
+            await self._states.aclose()
 
     async def _model_id(self) -> str:
         if self._model is None:
@@ -162,12 +202,37 @@ class OpenAIChat:
         return body
 
     async def _completions(self, body: dict[str, Any], sampling: Sampling) -> Reply:
-        reply = await self._server.post("/chat/completions", body)
+        return self._reply(await self._server.post("/chat/completions", body), sampling)
+
+    async def _draw(
+        self, messages: Sequence[Message], sampling: Sampling
+    ) -> tuple[Reply, tuple[int, ...], list[Drawn]]:
+        """As `complete` with log-probabilities, with the token ids of the prompt and of each continuation."""
+        sampling = replace(sampling, logprobs=True)
+        n, body = _distinct(sampling), await self._body(messages, sampling)
+        body |= {"return_token_ids": True, **({"n": n} if n > 1 else {})}
+        answer = await self._server.post("/chat/completions", body)
+        reply = self._reply(answer, sampling)
+        if not answer.get("prompt_token_ids"):
+            raise self._missing("tells no token ids, which a newer vLLM does")
+        with self._server.reading():
+            prompt, drawn = _drawn(answer)
+        completions = self._counted(reply.completions, sampling)
+        return replace(reply, completions=tuple(completions)), prompt, self._counted(drawn, sampling)
+
+    def _reply(self, reply: Mapping[str, Any], sampling: Sampling) -> Reply:
         with self._server.reading():
             choices = _choices(reply)
             if sampling.logprobs and any(_logprobs(c) is None for c in choices):
                 raise self._missing("gives no log-probabilities")
             return Reply(tuple(self._completion(c, sampling) for c in choices), _usage(reply))
+
+    def _counted(self, found: Sequence[T], sampling: Sampling) -> list[T]:
+        """As many as were asked for, of those that came; equal greedy ones came once."""
+        n = _distinct(sampling)
+        if len(found) < n:
+            raise ModelFault(self._server.base_url, f"{n} continuations were asked for and {len(found)} came")
+        return [*found[:n]] * (sampling.n // n)
 
     def _completion(self, choice: dict[str, Any], sampling: Sampling) -> Completion:
         if (reason := choice.get("finish_reason")) in {"abort", "error"}:
@@ -275,8 +340,45 @@ class OpenAIChat:
         return CapabilityMissing(f"{self._name} {what}; use a vllm:, hf:, gguf: or embedded model for that.")
 
 
+def open_server(name: str, address: str, flavour: Flavour) -> OpenAIChat:
+    """The model at `URL#model&states=URL&layer=N`, of which only the first URL is needed; `UserFault` for another."""
+    url, _, rest = address.partition("#")
+    model, *extras = rest.split("&")
+    given = dict(extra.partition("=")[::2] for extra in extras)
+    if not given:
+        return OpenAIChat(name, url, model or None, flavour)
+    if flavour != "vllm" or given.keys() - {"states", "layer"} or not given.get("states"):
+        raise UserFault(
+            f"'{name}' cannot be read: only &states=URL and &layer=N may follow the model of a vllm: name, the first "
+            "alone or both, as in vllm:http://127.0.0.1:8000/v1#model&states=http://127.0.0.1:8001/v1."
+        )
+    layer = given.get("layer")
+    if layer is not None and not (layer.isascii() and layer.isdigit() and int(layer)):
+        raise UserFault(f"'{name}' cannot be read: the layer is a number from 1, not '{layer}'.")
+    states = StatesServer(given["states"], int(layer) if layer else None)
+    return OpenAIChat(name, url, model or None, flavour, states=states)
+
+
 def _without_thinking() -> dict[str, Any]:
     return {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+def _distinct(sampling: Sampling) -> int:
+    """How many continuations to ask for: greedy ones are equal."""
+    if sampling.n < 1:
+        raise UserFault(f"n must be 1 or more, not {sampling.n}.")
+    return 1 if sampling.temperature == 0 else sampling.n
+
+
+def _drawn(reply: Mapping[str, Any]) -> tuple[tuple[int, ...], list[Drawn]]:
+    """The prompt's token ids, and each continuation's with their log-probabilities."""
+    drawn = []
+    for choice in _choices(reply):
+        ids, logprobs = choice["token_ids"], [float(token["logprob"]) for token in _logprobs(choice) or []]
+        if len(ids) != len(logprobs):
+            raise ValueError(f"a continuation has {len(ids)} tokens and {len(logprobs)} log-probabilities")
+        drawn.append(Drawn(tuple(ids), tuple(logprobs)))
+    return tuple(reply["prompt_token_ids"]), drawn
 
 
 def _choices(reply: Mapping[str, Any]) -> list[dict[str, Any]]:

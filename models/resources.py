@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.vectorstores import VectorStore
 
+    from ..retrieval.document_graph import DocumentGraph
     from ..retrieval.first_stage import FirstStage
+    from ..retrieval.index import Index
     from ..retrieval.pool import Retriever
     from ..retrieval.surroundings import Surroundings
     from .rerankers import Reranker
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SAMPLE = "sample"
-CHAT_NAMES = "embedded, vllm:URL#model, openai:URL#model, hf:folder-or-hub-name, gguf:file"
+CHAT_NAMES = "embedded, vllm:URL#model, vllm:URL#model&states=URL, openai:URL#model, hf:folder-or-hub-name, gguf:file"
 ENCODER_NAMES = "embedded, st:folder-or-hub-name, openai:URL#model"
 
 
@@ -145,19 +147,17 @@ class Resources:
         """
 
         async def open_it() -> Surroundings:
-            from ..retrieval.document_graph import cached_graph  # noqa: PLC0415 - faiss loads when first needed
-            from ..retrieval.index import Index  # noqa: PLC0415
+            from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
             from ..retrieval.surroundings import NoSurroundings  # noqa: PLC0415
 
             source = await self.retriever(corpus, chunker, encoder, on_error)
             if not isinstance(source, Index) or not neighbours:
                 return NoSurroundings()
-            return await cached_graph(
+            return await self.graph_of(
                 source,
+                graph_encoder,
                 neighbours,
-                settings().cache,
-                _progress(f"comparing the documents of {corpus}"),
-                encoder=await self.encoder(graph_encoder),
+                progress=_progress(f"comparing the documents of {corpus}"),
                 embedding=_progress(f"embedding {corpus} for its graph"),
             )
 
@@ -165,6 +165,50 @@ class Resources:
             return self._graph
         key = ("graph", corpus, chunker, encoder, graph_encoder, neighbours, on_error)
         return await self._once(key, open_it)
+
+    async def check_graph(self, encoder: str) -> None:
+        """`UserFault` for a document graph's encoder that is unknown, or whose folder is not there."""
+        from .late_interaction import COLBERT  # noqa: PLC0415 - backends load when first needed
+
+        if encoder.startswith(COLBERT):
+            await _check_weights(encoder, COLBERT, "late-interaction model")
+        else:
+            await _check_weights(encoder, "st:", "encoder")
+            await self.encoder(encoder)
+
+    async def graph_of(
+        self,
+        index: Index,
+        encoder: str,
+        neighbours: int,
+        *,
+        progress: Callable[[int, int], None],
+        embedding: Callable[[int, int], None],
+        before: Index | None = None,
+    ) -> DocumentGraph:
+        """An index's document graph under an encoder, or by late interaction, kept in the cache folder.
+
+        progress: hears how many chunks' neighbours are known; embedding: before that, how many chunks are embedded;
+        before: an index that this one begins with and whose graph, if it is kept, is extended.
+        """
+        from ..retrieval.document_graph import cached_graph  # noqa: PLC0415 - faiss loads when first needed
+        from ..retrieval.late_interaction import cached_late_graph  # noqa: PLC0415
+        from .late_interaction import COLBERT, LateInteractionModel  # noqa: PLC0415
+
+        cache = settings().cache
+        await self.check_graph(encoder)
+        if encoder.startswith(COLBERT):
+            model = LateInteractionModel(encoder, encoder.removeprefix(COLBERT))
+            return await cached_late_graph(index, neighbours, cache, model, progress, encoding=embedding, before=before)
+        return await cached_graph(
+            index,
+            neighbours,
+            cache,
+            progress,
+            encoder=await self.encoder(encoder),
+            embedding=embedding,
+            before=before,
+        )
 
     async def retriever(
         self, corpus: str, chunker: str, encoder: str, on_error: Literal["refuse", "skip"] = "refuse"
@@ -247,10 +291,9 @@ def open_chat_model(name: str) -> ChatModel:
     """Open a chat model by name; weights are loaded at its first call. `UserFault` for an unknown name."""
     kind, _, rest = name.partition(":")
     if kind in {"vllm", "openai"} and rest:
-        from .openai_chat import OpenAIChat  # noqa: PLC0415 - backends load when first needed
+        from .openai_chat import open_server  # noqa: PLC0415 - backends load when first needed
 
-        url, _, model = rest.partition("#")
-        return OpenAIChat(name, url, model or None, "vllm" if kind == "vllm" else "openai")
+        return open_server(name, rest, "vllm" if kind == "vllm" else "openai")
     if name == "embedded" or (kind in {"hf", "gguf"} and rest):
         from .transformers_chat import TransformersChat  # noqa: PLC0415
         from .weights import smollm2_gguf  # noqa: PLC0415

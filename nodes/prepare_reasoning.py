@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ..errors import CapabilityMissing
@@ -33,13 +34,18 @@ async def prepare_reasoning(state: ReasoningState, context: ReasoningContext, re
 async def prepare_seakr(state: SeaKRState, context: SeaKRContext, resources: Resources) -> dict[str, Any]:
     """The same, and δ; the message for a model that cannot do what the estimator needs names those that it can."""
     check_question(state.get("question"))
-    llm = await resources.llm(context.llm, context.concurrency)
-    _check_estimator(llm, context)
-    threshold = threshold_of(context)
+    _check_estimator(await resources.llm(context.llm, context.concurrency), context)
+    threshold = await asyncio.to_thread(threshold_of, context)  # which may read a file
+    await open_seakr(context, resources)
+    return {**_afresh(), "threshold": threshold, "conclusions": None}
+
+
+async def open_seakr(context: SeaKRContext, resources: Resources) -> None:
+    """Open model, judge and first stage, which are kept; raises as `prepare_seakr` does."""
+    _check_estimator(await resources.llm(context.llm, context.concurrency), context)
     if context.estimator in JUDGED:
         await resources.judge(context.judge, context.llm, context.encoder, context.concurrency)
     await _open_first_stage(context, resources)
-    return {**_afresh(), "threshold": threshold, "conclusions": None}
 
 
 async def prepare_rounds(state: IterRetgenState, context: IterRetgenContext, resources: Resources) -> dict[str, Any]:

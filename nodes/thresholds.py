@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UserFault
+from ..state.calibration import Calibration, identity
 from ..state.seakr import KNOWN, SeaKRContext
 
 PAPER = -6.0
@@ -22,12 +23,14 @@ UNSURE = 0.5
 
 
 def threshold_of(context: SeaKRContext) -> float:
-    """The threshold that is set; else the one that is known for the model and the estimator.
+    """The threshold that is set; else that of the calibration, or the one known for the model and the estimator.
 
-    Raises `UserFault` where none is known.
+    Raises `UserFault` where none is known, and for a calibration of another model or other settings.
     """
     if context.threshold != KNOWN:
         return float(context.threshold)
+    if context.calibration:
+        return Calibration.load(context.calibration, "seakr", context).threshold
     if context.estimator == "prompt":
         return UNSURE
     model = model_of(context.llm)
@@ -40,7 +43,6 @@ def threshold_of(context: SeaKRContext) -> float:
 
 
 def model_of(name: str) -> str:
-    """The model that a chat model's name stands for, wherever it is served."""
+    """The model that a chat model's name stands for, wherever it is served or read from."""
     kind, _, rest = name.partition(":")
-    served = rest.partition("#")[2].partition("&")[0] if kind in {"vllm", "openai"} else rest
-    return served or name
+    return rest if kind in {"hf", "gguf"} else identity(name)

@@ -33,7 +33,8 @@ class BaseContext(BaseModel):
     llm: str = Field(
         default=PRESET,
         title="Chat model",
-        description="embedded, vllm:http://host:8000/v1#model, openai:https://host/v1#model, hf:/folder-or-hub-name, "
+        description="embedded, vllm:http://host:8000/v1#model (with &states=URL for its hidden states), "
+        "openai:https://host/v1#model, hf:/folder-or-hub-name, "
         "gguf:/file.gguf; or 'preset'.",
     )
     encoder: str = Field(

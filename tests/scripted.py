@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from dubito.models.interfaces import (
     Vectors,
 )
 from dubito.models.resources import Resources
-from dubito.prompts import answer, decompose, meta_evidence, rephrase
+from dubito.prompts import answer, decompose, meta_evidence, reasoning, rephrase
 from dubito.retrieval.pool import Pool
 from dubito.state.records import Chunk
 
@@ -346,6 +347,133 @@ class Explorer(ScriptedChat):
 
     def _question(self, messages: Sequence[Message]) -> tuple[str, list[str]]:
         return messages[1]["content"].rpartition("in a few words: ")[2].strip(), titled(passages(messages))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call of a `Reasoner`.
+
+    kind: step, end, whole or knows; shown: the documents; rationales: the sentences said so far; sampling: how it was
+    to go on, null for a choice; read: whether it was to show its states.
+    """
+
+    kind: str
+    question: str
+    shown: tuple[str, ...]
+    rationales: tuple[str, ...]
+    sampling: Sampling | None
+    read: bool = False
+
+    @property
+    def greedy(self) -> bool:
+        """Is it asked for the one continuation that is used?"""
+        return self.sampling is not None and self.sampling.temperature == 0 and not self.read
+
+
+@dataclass
+class Reasoner(ScriptedChat):
+    """A model for SeaKR and its baselines: what it says depends on the documents shown and the sentences so far.
+
+    step, whole, end: its greedy replies. uncertainty: of a kind, the documents and the sentences, the U that the
+    estimator gram finds at α = 0.001; null where every sample is empty. sampled: the texts of samples whose states are
+    not asked for, repeated until there are enough. unsure: how likely it finds that it does not know. energy: of every
+    continuation.
+    """
+
+    step: Callable[[Sequence[str], Sequence[str]], str | Completion] = lambda shown, said: (
+        "So the final answer is: Ada."
+    )
+    whole: Callable[[Sequence[str]], str | Completion] = lambda shown: "So the final answer is: Ada."
+    end: Callable[[Sequence[str]], str] = lambda said: "Ada"
+    uncertainty: Callable[[str, Sequence[str], Sequence[str]], float | None] = lambda kind, shown, said: -6.5
+    sampled: Callable[[str, Sequence[str], Sequence[str]], Sequence[str | Completion]] = lambda kind, shown, said: ["x"]
+    unsure: Callable[[Sequence[str], Sequence[str]], float] = lambda shown, said: 0.0
+    energy: float = 0.0
+    capabilities: frozenset[Capability] = frozenset(
+        {"logprobs", "option_probabilities", "score", "seed", "hidden_states", "energy"}
+    )
+    asked: list[Asked] = field(default_factory=list)
+    layers: list[int | None] = field(default_factory=list)
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        one = self._heard(messages, sampling)
+        await self._begin("complete", messages)
+        if sampling.temperature > 0:
+            some = self.sampled(one.kind, one.shown, one.rationales)
+            texts: list[str | Completion] = [some[number % len(some)] for number in range(sampling.n)]
+        else:
+            assert sampling.n == 1
+            replies = {
+                "step": lambda: self.step(one.shown, one.rationales),
+                "whole": lambda: self.whole(one.shown),
+                "end": lambda: self.end(one.rationales),
+            }
+            texts = [replies[one.kind]()]
+        return Reply(tuple(spoken(text, sampling) for text in texts), Tokens(7, 3 * sampling.n))
+
+    async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
+        told = messages[1]["content"]
+        said = tuple(re.findall(r"^- (.*)$", told, re.MULTILINE))
+        question = re.findall(r"^Question: (.*)$", told, re.MULTILINE)[-1]
+        one = Asked("knows", question, tuple(titled(passages(messages))), said, None)
+        self.asked.append(one)
+        await self._begin("choose", messages)
+        assert tuple(options) == ("yes", "no")
+        no = self.unsure(one.shown, one.rationales)
+        return Choice({"yes": 1 - no, "no": no}, Tokens(5, 1))
+
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+    ) -> Introspection:
+        one = self._heard(messages, sampling, read=True)
+        self.layers.append(layer)
+        await self._begin("introspect", messages)
+        wanted = self.uncertainty(one.kind, one.shown, one.rationales)
+        text = "" if wanted is None else "a sample"
+        reply = Reply(tuple(spoken(text, sampling) for _ in range(sampling.n)), Tokens(7, 3 * sampling.n))
+        energies = (self.energy,) * sampling.n if "energy" in self.capabilities else None
+        return Introspection(reply, alike(sampling.n, -6.5 if wanted is None else wanted), layer or 15, energies)
+
+    def of(self, kind: str, *, read: bool = False) -> list[Asked]:
+        """The calls of a kind, for text or for states."""
+        return [one for one in self.asked if one.kind == kind and one.read == read]
+
+    def _heard(self, messages: Sequence[Message], sampling: Sampling, *, read: bool = False) -> Asked:
+        whole = messages[0] == reasoning.whole_messages("", [])[0]
+        assert whole or messages[0] == reasoning.step_messages("", [], [])[0]
+        begin = len(reasoning.whole_messages("", []) if whole else reasoning.step_messages("", [], [])) - 1
+        own = messages[begin:]
+        question, _, ask = own[0]["content"].rpartition("Question: ")[2].partition("\n")
+        ends = ask == reasoning.LAST or own[-1]["content"] == reasoning.LAST
+        assert ends or own[-1]["content"] == (own[0]["content"] if len(own) == 1 else reasoning.NEXT)
+        shown = tuple(titled(re.findall(r"<passage[^>]*>\n(.*?)\n</passage>", own[0]["content"], re.DOTALL)))
+        said = tuple(one["content"] for one in own if one["role"] == "assistant")
+        kind = "whole" if whole else "end" if ends else "step"
+        one = Asked(kind, question, shown, said, sampling, read)
+        self.asked.append(one)
+        return one
+
+
+def spoken(said: str | Completion, sampling: Sampling) -> Completion:
+    """A continuation; each of its words is a token that is certain, where log-probabilities are asked for."""
+    if isinstance(said, Completion):
+        return said
+    tokens = tuple(Token(part, 0.0) for part in re.findall(r"\s*\S+|\s+$", said)) if sampling.logprobs else ()
+    return Completion(said, "stop", tokens)
+
+
+def doubted(text: str, **probabilities: float) -> Completion:
+    """A continuation that has a token for each word; those that are named have that probability, others 1."""
+    parts = re.findall(r"\s*\S+", text)
+    return Completion(
+        text, "stop", tuple(Token(part, math.log(probabilities.get(part.strip(" .,:"), 1.0))) for part in parts)
+    )
+
+
+def alike(k: int, uncertainty: float, alpha: float = 1e-3) -> Vectors:
+    """k equal hidden states s·[1, −1] whose U is as told: ((k − 1) log α + log(α + 2 k s²)) / k, at least log α."""
+    s = math.sqrt((math.exp(k * uncertainty - (k - 1) * math.log(alpha)) - alpha) / (2 * k))
+    return np.array([[s, -s]] * k, dtype=np.float32)
 
 
 QUESTION = "Which river flows past the birthplace of the founder?"

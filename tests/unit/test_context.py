@@ -11,13 +11,18 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import dubito
 import pytest
+from dubito.state.baselines import IterRetgenContext
 from dubito.state.context import PRESET, BaseContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.presets import DF_RAG_MODELS
+from dubito.state.reasoning import ReasoningContext
+from dubito.state.seakr import SeaKRContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from pydantic import ValidationError
 
-CONTEXTS: list[type[BaseContext]] = [DFRagContext, VanillaRagContext]
+CONTEXTS: list[type[BaseContext]] = [
+    DFRagContext, VanillaRagContext, SeaKRContext, ReasoningContext, IterRetgenContext,
+]  # fmt: skip
 EXPORTED: dict[str, str] = {
     name: entry["path"]
     for name, entry in json.loads((Path(dubito.__file__).parent / "langgraph.json").read_text())["graphs"].items()

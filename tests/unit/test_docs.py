@@ -20,9 +20,12 @@ from dubito.graphs import (
     sunar,
     vanilla_rag,
 )
+from dubito.state.baselines import FlareContext, IRCoTContext, IterRetgenContext
 from dubito.state.context import BaseContext
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
+from dubito.state.reasoning import ReasoningContext
+from dubito.state.seakr import SeaKRContext
 from dubito.state.sunar import SunarContext
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +46,11 @@ def settings_table(context: type[BaseContext]) -> str:
         ("df_rag", [df_rag], DFRagContext),
         ("dense_rag", [dense, dense_rag], DenseRagContext),
         ("sunar", [neighbourhood, sunar], SunarContext),
+        ("seakr", [seakr], SeaKRContext),
+        ("baselines", [cot], ReasoningContext),
+        ("baselines", [ircot], IRCoTContext),
+        ("baselines", [flare], FlareContext),
+        ("baselines", [iter_retgen], IterRetgenContext),
     ],
 )
 def test_a_techniques_page_shows_its_graphs_and_its_settings(

@@ -17,10 +17,12 @@ from dubito.prompts import (
     decompose,
     defuse,
     entailment,
+    knows,
     likelihood,
     meta_evidence,
     plan,
     query_likelihood,
+    reasoning,
     render,
     rephrase,
     report,
@@ -66,6 +68,14 @@ PROMPTS: dict[str, Callable[[], list[Message]]] = {
     "meta_evidence without chunks": lambda: meta_evidence.messages("Which river?", HOPS, "", []),
     "summary": lambda: summary.messages("Summarise the course.", CHUNKS),
     "summary without chunks": lambda: summary.messages("Summarise the course.", []),
+    "reasoning_step": lambda: reasoning.step_messages("Which river?", CHUNKS, ["Ada was born in Kirkby."]),
+    "reasoning_step at first": lambda: reasoning.step_messages("Which river?", [], []),
+    "reasoning_step at the end": lambda: reasoning.end_messages("Which river?", ["Ada was born in Kirkby."]),
+    "reasoning_step at once": lambda: reasoning.end_messages("Which river?", []),
+    "reasoning_whole": lambda: reasoning.whole_messages("Which river?", CHUNKS),
+    "reasoning_whole without chunks": lambda: reasoning.whole_messages("Which river?", []),
+    "knows": lambda: knows.messages("Which river?", CHUNKS, ["Ada was born in Kirkby."]),
+    "knows at first": lambda: knows.messages("Which river?", [], []),
 }
 
 
@@ -105,12 +115,16 @@ def test_every_template_has_a_test_here() -> None:
         ("query_likelihood", {"text"}),
         ("decompose", {"question", "hops", "must_answer"}),
         ("meta_evidence", {"question", "hops", "sequential_answer", "chunks"}),
+        ("reasoning_step", {"question", "chunks"}),
+        ("reasoning_whole", {"question", "chunks"}),
+        ("knows", {"question", "chunks", "rationales"}),
     ],
 )
 def test_a_missing_input_is_an_error(name: str, needed: set[str]) -> None:
     inputs: dict[str, Any] = {
         "question": "q", "plan": ["a"], "step": "a", "notes": ["n"], "chunks": CHUNKS,
         "text": "t", "first": "f", "second": "s", "hops": HOPS, "must_answer": False, "sequential_answer": "a",
+        "rationales": ["r"],
     }  # fmt: skip
     render(name, **{key: inputs[key] for key in needed})
     for left_out in needed:
@@ -154,6 +168,10 @@ def test_templates_and_braces_in_data_are_text(data: str) -> None:
         (query_likelihood.messages(data), 1),
         (decompose.messages(data, [{**HOPS[0], "question": data, "answer": data}]), 3),
         (meta_evidence.messages(data, [{**HOPS[0], "question": data, "answer": data}], data, hostile), 6),
+        (reasoning.step_messages(data, hostile, []), 3),
+        (reasoning.end_messages(data, []), 1),
+        (reasoning.whole_messages(data, hostile), 3),
+        (knows.messages(data, hostile, [data]), 4),
     ]:
         assert messages[-1]["content"].count(data) == times
         assert all(data not in message["content"] for message in messages[:-1])

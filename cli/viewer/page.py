@@ -1,0 +1,87 @@
+"""A trace as one page of HTML that needs nothing beside itself: no script, no network, no fonts."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ...errors import UserFault
+from ..screen import duration
+from .blocks import figure
+from .cards import cards
+from .facts import answer_of, cost_of, evidence_of, settings_of, state_of, title_of, warnings_of
+from .panels import blocks
+from .path_taken import figures
+from .recording import Recording
+from .timeline import timeline
+
+_BEGINNING = b"<!doctype html>"
+
+_TURNS = dict.fromkeys(map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"))
+_CONTROLS = dict.fromkeys([*(code for code in range(32) if chr(code) not in "\n\t"), *range(127, 160)])
+
+
+def write(recording: Recording, path: Path) -> int:
+    """Write the page and return its size in bytes.
+
+    Raises `UserFault` for a path that cannot be written, or that holds something other than a page.
+    """
+    page = render(recording)
+    try:
+        if path.is_file() and path.stat().st_size:
+            with path.open("rb") as there:
+                if there.read(len(_BEGINNING)).lower() != _BEGINNING:
+                    raise UserFault(f"'{path}' exists and is not a page: give --html another name.")
+        return path.write_bytes(page)
+    except OSError as fault:
+        raise UserFault(
+            f"The page cannot be written to '{path}' ({fault.strerror}): give --html another path."
+        ) from fault
+
+
+def render(recording: Recording) -> bytes:
+    """The page, UTF-8; all text of the trace is escaped."""
+    cost = cost_of(recording.calls)
+    page = _environment().get_template("page.jinja")
+    said = page.render(
+        recording=recording,
+        state=state_of(recording),
+        answer=answer_of(recording),
+        warnings=warnings_of(recording),
+        evidence=evidence_of(recording),
+        settings=settings_of(recording),
+        facts=[
+            ("steps", f"{sum(1 for _ in recording.walk()):,}"),
+            ("model calls", f"{cost.calls:,}"),
+            ("tokens read", f"{cost.read:,}"),
+            ("tokens written", f"{cost.written:,}"),
+            ("time", duration(recording.seconds)),
+        ],
+        blocks=blocks(recording),
+        figures=figures(recording),
+        timeline=timeline(recording),
+        cards=cards(recording),
+    )
+    # half a surrogate pair has no UTF-8
+    return said.encode("utf-8", errors="replace")
+
+
+def harmless(value: object) -> object:
+    """Text without control characters and turned writing directions; anything else as it is."""
+    return value.translate(_TURNS | _CONTROLS) if type(value) is str else value
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("dubito.cli.viewer", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=harmless,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"figure": figure, "title_of": title_of}
+    return environment

@@ -1,0 +1,78 @@
+"""A trace as a tree of its steps on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..screen import clean, duration
+from .facts import answer_of, beside, cost_of, cost_words, evidence_of, names_of, state_of, times, warnings_of
+from .recording import Recording, Step
+
+MOST_EVIDENCE = 10
+"""Chunks listed below an answer; the others are counted."""
+
+
+def tree(recording: Recording) -> RenderableType:
+    """The question, the steps with what each cost, the answer, its evidence and what went wrong."""
+    asked = Text.assemble((clean(recording.graph), "bold"), "  ", clean(recording.question))
+    parts: list[RenderableType] = [asked, Text(), _table(recording), Text()]
+    if said := state_of(recording):
+        parts += [Text(clean(said), "yellow"), Text()]
+    if recording.output is not None:
+        parts += [answer_text(recording), *_evidence(recording)]
+    parts += [Text("Warning: " + clean(one), "yellow") for one in warnings_of(recording)]
+    return Group(*parts, Text(cost_words(recording), "dim"))
+
+
+def answer_text(recording: Recording) -> Text:
+    """The answer, in as many lines as the model gave it."""
+    text = clean(answer_of(recording), lines=True)
+    return Text(text, "bold") if text else Text("(no answer)", "dim")
+
+
+def _table(recording: Recording) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column(Text("step"), no_wrap=True)
+    for column in ("time", "calls", "tokens read", "written"):
+        table.add_column(Text(column), justify="right", no_wrap=True)
+    table.add_column(Text(""), overflow="fold")
+    _add(table, recording.steps, "")
+    return table
+
+
+def _add(table: Table, steps: Sequence[Step], indent: str) -> None:
+    for position, step in enumerate(steps):
+        last = position == len(steps) - 1
+        cost = cost_of(step.all_calls)
+        figures = (f"{cost.calls:,}", f"{cost.read:,}", f"{cost.written:,}") if cost.calls else ("", "", "")
+        name = Text.assemble((indent + ("└─ " if last else "├─ "), "dim"), (clean(step.node), "bold"))
+        if len(step.tasks) > 1:
+            name.append(f" {times(step)}")
+        table.add_row(name, Text(duration(step.seconds)), *(Text(one) for one in figures), _remarks(step, steps))
+        _add(table, step.steps, indent + ("   " if last else "│  "))
+
+
+def _remarks(step: Step, siblings: Sequence[Step]) -> Text:
+    said = Text()
+    if len(step.tasks) > 1:
+        said.append(f"{len(step.tasks)} in parallel ", "dim")
+    if others := beside(step, siblings):
+        said.append(f"beside {clean(', '.join(others))} ", "dim")
+    for error in step.errors[:1]:
+        said.append(f"failed: {clean(str(error.get('message', '')))} ", "red")
+    if step.unfinished:
+        said.append("not finished", "yellow")
+    return said
+
+
+def _evidence(recording: Recording) -> list[RenderableType]:
+    found = evidence_of(recording)
+    names = list(names_of(found).values())
+    lines = [Text(f"{rank:>2}  {clean(name)}") for rank, name in enumerate(names[:MOST_EVIDENCE], 1)]
+    more = len(found) - MOST_EVIDENCE
+    lines += [Text(f"and {more} more", "dim")] if more > 0 else []
+    return [Text(), Text("From:", "dim"), *lines, Text()] if found else [Text()]

@@ -1,0 +1,554 @@
+"""The baselines of SeaKR, CoT, IRCoT, FLARE and ITER-RETGEN: by the path taken and by what is searched for and kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, ModelUnavailable, UserFault
+from dubito.graphs import cot, flare, ircot, iter_retgen, wiring
+from dubito.models.interfaces import Completion, Sampling, Token
+from dubito.models.resources import Resources
+from dubito.state.baselines import FlareContext, IRCoTContext, IterRetgenContext, IterRetgenOutput
+from dubito.state.reasoning import ReasoningContext, ReasoningOutput
+from dubito.tests.scripted import QUESTION, Asked, ListedRetriever, Reasoner, ScriptedEncoder, doubted, walk
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from pydantic import ValidationError
+
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+
+WHO, WHERE, RIVER = "The founder is Ada.", "Ada was born in Kirkby.", "The Lune flows past Kirkby."
+LAST = "So the final answer is: the Lune."
+NO_ANSWER = "The model gave no final answer."
+
+COT = ["draft", "append"]
+LOOK_UP = ["query", "search", "keep", "write", "append"]
+
+STEPWISE = [cot, ircot, flare]
+EVERY = [*STEPWISE, iter_retgen]
+
+
+def through(*sentences: str | Completion) -> Callable[[Sequence[str], Sequence[str]], str | Completion]:
+    """One sentence after the other, whatever is shown."""
+    return lambda shown, said: sentences[len(said)]
+
+
+@dataclass
+class Ran:
+    """A finished run, and what it ran with."""
+
+    state: dict[str, Any]
+    path: list[str]
+    llm: Reasoner
+    retriever: ListedRetriever
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        steps: list[dict[str, Any]] = self.state["steps"]
+        return steps
+
+    @property
+    def rationales(self) -> list[str]:
+        return [step["rationale"] for step in self.steps]
+
+    @property
+    def evidence(self) -> list[str]:
+        return [chunk["id"] for chunk in self.state["evidence"]]
+
+    @property
+    def end(self) -> tuple[str, str]:
+        return self.state["answer"], self.state["ended"]
+
+
+def machine(
+    module: ModuleType,
+    llm: Reasoner,
+    found: Callable[[str], Sequence[str]] = lambda query: ["a", "b", "c", "d"],
+    *,
+    retriever: ListedRetriever | None = None,
+    **compile_with: Any,
+) -> Any:
+    opened = Resources(llm, ScriptedEncoder(), retriever or ListedRetriever(found))
+    return module.build(opened).compile(name="baseline", **compile_with)
+
+
+async def run(
+    module: ModuleType,
+    llm: Reasoner,
+    found: Callable[[str], Sequence[str]] = lambda query: ["a", "b", "c", "d"],
+    **context: Any,
+) -> Ran:
+    retriever = ListedRetriever(found)
+    state, path, inner = await walk(machine(module, llm, retriever=retriever), {"question": QUESTION}, context)
+    assert inner == []
+    assert json.loads(json.dumps(state, allow_nan=False)) == state
+    assert all(one.greedy for one in llm.asked), "nothing is sampled"
+    return Ran(state, path, llm, retriever)
+
+
+# --- chain of thought ---
+
+
+async def test_cot_searches_for_nothing() -> None:
+    ran = await run(cot, Reasoner(step=through(WHO, WHERE, LAST)))
+    assert ran.path == ["prepare", *COT * 3, "conclude"]
+    assert (ran.retriever.asked, ran.evidence, ran.state["warnings"]) == ([], [], [])
+    assert ran.end == ("the Lune", "answered")
+    assert [(one.kind, one.shown, one.rationales) for one in ran.llm.asked] == [
+        ("step", (), ()),
+        ("step", (), (WHO,)),
+        ("step", (), (WHO, WHERE)),
+    ]
+    assert {one.sampling for one in ran.llm.asked} == {Sampling(max_tokens=100, stop=("\n",))}
+    for step, text in zip(ran.steps, [WHO, WHERE, LAST], strict=True):
+        assert step["draft"]["rationale"] == step["rationale"] == text
+        assert (step["query"], step["attempts"], step["chunk_id"], step["uncertainty"]) == (None, [], None, None)
+
+
+@pytest.mark.parametrize("max_steps", [1, 3])
+async def test_cot_is_asked_for_the_answer_when_the_steps_are_spent(max_steps: int) -> None:
+    ran = await run(
+        cot,
+        Reasoner(step=through(WHO, WHERE, RIVER), end=lambda said: "So the final answer is: **the Lune**."),
+        max_steps=max_steps,
+    )
+    assert ran.path == ["prepare", *COT * max_steps, "conclude"]
+    assert ran.end == ("the Lune", "max_steps")
+    [asked] = ran.llm.of("end")
+    assert asked == Asked("end", QUESTION, (), (WHO, WHERE, RIVER)[:max_steps], Sampling(max_tokens=64, stop=("\n",)))
+
+
+async def test_cot_ends_where_it_repeats_itself() -> None:
+    ran = await run(cot, Reasoner(step=through(WHO, WHERE, "the founder is ADA"), end=lambda said: "Ada"))
+    assert ran.path == ["prepare", *COT * 3, "conclude"]
+    assert ran.end == ("Ada", "repeated")
+    assert ran.llm.of("end")[0].rationales == (WHO, WHERE)
+
+
+@pytest.mark.parametrize("said", ["", "Ada"])
+async def test_cot_ends_where_nothing_is_written(said: str) -> None:
+    ran = await run(cot, Reasoner(step=through(WHO, " "), end=lambda rationales: said))
+    assert ran.path == ["prepare", *COT * 2, "conclude"]
+    assert ran.end == (said, "nothing_found")
+    assert ran.state["warnings"] == ([] if said else [NO_ANSWER])
+
+
+# --- IRCoT ---
+
+
+async def test_ircot_searches_the_question_then_the_last_sentence() -> None:
+    ran = await run(ircot, Reasoner(step=through(WHO, WHERE, LAST)))
+    assert ran.path == ["prepare", *LOOK_UP * 3, "conclude"]
+    assert ran.retriever.asked == [QUESTION, WHO, WHERE]
+    assert [step["query"] for step in ran.steps] == ran.retriever.asked
+    assert [step["chunk_id"] for step in ran.steps] == ran.evidence == ["a", "b", "c"], "the best that is new"
+    assert [(one.shown, one.rationales) for one in ran.llm.of("step")] == [
+        (("a",), ()),
+        (("a", "b"), (WHO,)),
+        (("a", "b", "c"), (WHO, WHERE)),
+    ]
+    assert [step["draft"] for step in ran.steps] == [None] * 3
+    assert ran.rationales == [WHO, WHERE, LAST]
+    assert ran.end == ("the Lune", "answered")
+
+
+@pytest.mark.parametrize("max_docs", [0, 1, 2])
+async def test_ircot_goes_on_without_documents_when_they_are_spent(max_docs: int) -> None:
+    ran = await run(ircot, Reasoner(step=through(WHO, WHERE, RIVER, LAST)), max_docs=max_docs)
+    assert ran.path == ["prepare", *LOOK_UP * max_docs, *COT * (4 - max_docs), "conclude"]
+    assert ran.evidence == ["a", "b"][:max_docs]
+    assert ran.llm.of("step")[-1].shown == tuple(ran.evidence)
+    assert [step["chunk_id"] for step in ran.steps] == [*ran.evidence, *[None] * (4 - max_docs)]
+    assert [step["query"] for step in ran.steps] == [*[QUESTION, WHO][:max_docs], *[None] * (4 - max_docs)]
+    assert ran.end == ("the Lune", "answered")
+
+
+async def test_ircot_writes_without_what_is_not_found() -> None:
+    found: Mapping[str, list[str]] = {QUESTION: [], WHO: ["a"], WHERE: ["a"]}
+    ran = await run(ircot, Reasoner(step=through(WHO, WHERE, LAST)), found=lambda query: found[query])
+    assert ran.path == ["prepare", *LOOK_UP * 3, "conclude"]
+    assert [step["chunk_id"] for step in ran.steps] == [None, "a", None]
+    assert [one.shown for one in ran.llm.of("step")] == [(), ("a",), ("a",)]
+    assert ran.rationales == [WHO, WHERE, LAST]
+    assert ran.state["warnings"] == [
+        f"Nothing new was found for '{query}'; the step is written without it." for query in (QUESTION, WHERE)
+    ]
+
+
+@pytest.mark.parametrize("max_steps", [1, 2])
+async def test_ircots_steps_are_spent(max_steps: int) -> None:
+    ran = await run(ircot, Reasoner(step=through(WHO, WHERE), end=lambda said: "Ada"), max_steps=max_steps)
+    assert ran.path == ["prepare", *LOOK_UP * max_steps, "conclude"]
+    assert ran.end == ("Ada", "max_steps")
+
+
+async def test_ircot_that_repeats_itself() -> None:
+    ran = await run(ircot, Reasoner(step=through(WHO, WHO), end=lambda said: "Ada"))
+    assert ran.path == ["prepare", *LOOK_UP * 2, "conclude"]
+    assert ran.end == ("Ada", "repeated")
+    assert ran.evidence == ["a", "b"]
+
+
+async def test_ircot_that_writes_nothing() -> None:
+    ran = await run(ircot, Reasoner(step=through(""), end=lambda said: ""))
+    assert ran.path == ["prepare", *LOOK_UP, "conclude"]
+    assert ran.end == ("", "nothing_found")
+    assert ran.state["warnings"] == [NO_ANSWER]
+
+
+async def test_a_snippet_that_holds_the_final_sentence_does_not_end_ircot() -> None:
+    trap = "So the final answer is: Bo."
+    ran = await run(ircot, Reasoner(step=through(WHO, LAST)), found=lambda query: [trap], max_docs=1)
+    assert (ran.rationales, ran.evidence, ran.state["answer"]) == ([WHO, LAST], [trap], "the Lune")
+
+
+# --- FLARE ---
+
+
+@pytest.mark.parametrize(
+    ("likely_from", "probability", "looks"),
+    [(0.8, 0.79, True), (0.8, 0.81, False), (0.5, 0.6, False), (1.0, 0.999, True), (0.0, 1e-9, False), (0.8, 1, False)],
+)
+async def test_flare_looks_something_up_where_a_word_is_unlikely(
+    likely_from: float, probability: float, looks: bool
+) -> None:
+    llm = Reasoner(step=through(doubted(WHO, Ada=probability), LAST))
+    ran = await run(flare, llm, likely_from=likely_from)
+    look_up = ["query", "search", "keep", "write"] if looks else []
+    assert ran.path == ["prepare", "draft", *look_up, "append", *COT, "conclude"]
+    assert ran.retriever.asked == (["founder Ada"] if looks else [])
+    assert ran.evidence == (["a"] if looks else [])
+
+
+async def test_flare_writes_the_step_again_with_what_it_keeps() -> None:
+    def step(shown: Sequence[str], said: Sequence[str]) -> str | Completion:
+        return LAST if said else WHO if shown else doubted("The founder is Bo.", Bo=0.1)
+
+    ran = await run(flare, Reasoner(step=step))
+    assert ran.path == ["prepare", "draft", *LOOK_UP, *COT, "conclude"]
+    [first, _] = ran.steps
+    assert (first["draft"]["rationale"], first["rationale"]) == ("The founder is Bo.", WHO)
+    assert (first["query"], first["chunk_id"], first["attempts"]) == ("founder", "a", [])
+    assert [(one.shown, one.rationales) for one in ran.llm.of("step")] == [((), ()), (("a",), ()), (("a",), (WHO,))]
+    assert {one.sampling for one in ran.llm.asked} == {Sampling(max_tokens=100, stop=("\n",), logprobs=True)}
+
+
+@pytest.mark.parametrize(
+    ("mask_below", "query"), [(0.4, "Al Cy"), (0.3, "Al Bo Cy"), (0.7, "Cy"), (0.0, "Al Bo Cy"), (1.0, "Cy")]
+)
+async def test_flare_leaves_very_unlikely_words_out_of_the_query(mask_below: float, query: str) -> None:
+    llm = Reasoner(step=through(doubted("Al Bo Cy", Al=0.6, Bo=0.35), LAST))
+    assert (await run(flare, llm, mask_below=mask_below)).retriever.asked == [query]
+
+
+async def test_flare_where_nothing_is_found() -> None:
+    llm = Reasoner(step=through(doubted(WHO, Ada=0.5), LAST))
+    ran = await run(flare, llm, found=lambda query: [])
+    assert ran.path == ["prepare", "draft", "query", "search", "append", *COT, "conclude"]
+    assert (ran.rationales, ran.evidence) == ([WHO, LAST], [])
+    assert len(ran.llm.of("step")) == 2, "the draft stands"
+    assert (ran.steps[0]["query"], ran.steps[0]["chunk_id"]) == ("founder Ada", None)
+    assert ran.state["warnings"] == ["Nothing new was found for 'founder Ada'; the step is written without it."]
+
+
+async def test_flare_looks_up_an_empty_step() -> None:
+    ran = await run(flare, Reasoner(step=lambda shown, said: LAST if shown else ""))
+    assert ran.path == ["prepare", "draft", *LOOK_UP, "conclude"]
+    assert ran.retriever.asked == ["river flows past birthplace founder"]
+    assert ran.end == ("the Lune", "answered")
+
+
+async def test_flare_without_a_step_and_without_a_finding() -> None:
+    ran = await run(flare, Reasoner(step=through(""), end=lambda said: "Ada"), found=lambda query: [])
+    assert ran.path == ["prepare", "draft", "query", "search", "append", "conclude"]
+    assert ran.end == ("Ada", "nothing_found")
+
+
+async def test_flare_may_search_for_the_same_again() -> None:
+    def step(shown: Sequence[str], said: Sequence[str]) -> str | Completion:
+        if len(said) == 2:
+            return LAST
+        # with what was kept for it the step is written anew
+        drafts = [doubted("The founder is Bo.", Bo=0.1), doubted("Its founder is Bo.", Bo=0.1)]
+        return [WHO, WHERE][len(said)] if len(shown) > len(said) else drafts[len(said)]
+
+    llm = Reasoner(step=step)
+    ran = await run(flare, llm)
+    assert ran.path == ["prepare", *["draft", *LOOK_UP] * 2, *COT, "conclude"]
+    assert ran.retriever.asked == ["founder", "founder"]
+    assert ran.evidence == ["a", "b"]
+
+
+@pytest.mark.parametrize("max_docs", [0, 1])
+async def test_flare_goes_on_without_documents_when_they_are_spent(max_docs: int) -> None:
+    llm = Reasoner(step=through(doubted(WHO, Ada=0.1), doubted(WHERE, Kirkby=0.1), LAST))
+    ran = await run(flare, llm, max_docs=max_docs)
+    assert ran.path == ["prepare", "draft", *(LOOK_UP if max_docs else ["append"]), *COT * 2, "conclude"]
+    assert ran.evidence == ["a"][:max_docs]
+
+
+async def test_flare_with_tokens_that_are_not_those_of_the_text_looks_nothing_up() -> None:
+    llm = Reasoner(step=through(Completion(WHO, "stop", (Token("???", math.log(0.1)),)), LAST))
+    assert (await run(flare, llm)).retriever.asked == []
+
+
+# --- ITER-RETGEN ---
+
+ROUND = ["retrieve", "generate"]
+FIRST, SECOND = f"{WHO} So the final answer is: Ada.", f"{WHERE} So the final answer is: Kirkby."
+
+
+async def test_iter_retgen_searches_with_its_last_reasoning() -> None:
+    found: Mapping[str, list[str]] = {QUESTION: ["a", "b", "c"], f"{FIRST} {QUESTION}": ["c", "d", "e"]}
+    llm = Reasoner(whole=lambda shown: FIRST if "a" in shown else SECOND)
+    ran = await run(iter_retgen, llm, found=lambda query: found[query], k=2)
+    assert ran.path == ["prepare", *ROUND * 2]
+    assert ran.retriever.asked == [QUESTION, f"{FIRST} {QUESTION}"]
+    assert ran.state["rounds"] == [
+        {"query": QUESTION, "chunk_ids": ["a", "b"], "reasoning": FIRST, "answer": "Ada"},
+        {"query": f"{FIRST} {QUESTION}", "chunk_ids": ["c", "d"], "reasoning": SECOND, "answer": "Kirkby"},
+    ]
+    assert (ran.state["answer"], ran.evidence, ran.state["warnings"]) == ("Kirkby", ["c", "d"], [])
+    assert [(one.kind, one.question, one.shown) for one in ran.llm.asked] == [
+        ("whole", QUESTION, ("a", "b")),
+        ("whole", QUESTION, ("c", "d")),
+    ]
+    assert {one.sampling for one in ran.llm.asked} == {Sampling(max_tokens=200, stop=("\n",))}
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+async def test_iter_retgens_rounds(rounds: int) -> None:
+    ran = await run(iter_retgen, Reasoner(), rounds=rounds)
+    assert ran.path == ["prepare", *ROUND * rounds]
+    assert len(ran.state["rounds"]) == rounds
+    assert len(ran.evidence) == 4
+
+
+async def test_a_third_round_searches_with_the_second_ones_reasoning_alone() -> None:
+    replies = iter([FIRST, SECOND, FIRST])
+    ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies)), rounds=3)
+    assert ran.retriever.asked == [QUESTION, f"{FIRST} {QUESTION}", f"{SECOND} {QUESTION}"]
+
+
+async def test_a_round_without_an_answer_leaves_the_last_rounds() -> None:
+    replies = iter([FIRST, WHERE])
+    ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies)))
+    assert [one["answer"] for one in ran.state["rounds"]] == ["Ada", "Ada"]
+    assert (ran.state["answer"], ran.state["warnings"], ran.llm.of("end")) == ("Ada", [], [])
+
+
+async def test_a_first_round_without_an_answer_is_nothing_to_warn_of() -> None:
+    replies = iter([WHO, SECOND])
+    ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies)))
+    assert [one["answer"] for one in ran.state["rounds"]] == ["", "Kirkby"]
+    assert ran.retriever.asked[1] == f"{WHO} {QUESTION}"
+    assert (ran.state["answer"], ran.state["warnings"], ran.llm.of("end")) == ("Kirkby", [], [])
+
+
+@pytest.mark.parametrize("end", ["Lancaster", " "])
+async def test_where_no_round_gives_an_answer_it_is_asked_for(end: str) -> None:
+    replies = iter([WHO, WHERE])
+    ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies), end=lambda said: end))
+    assert ran.state["answer"] == ran.state["rounds"][-1]["answer"] == end.strip()
+    [asked] = ran.llm.of("end")
+    assert (asked.rationales, asked.sampling) == ((WHERE,), Sampling(max_tokens=64, stop=("\n",)))
+    assert ran.state["warnings"] == ([] if end.strip() else [NO_ANSWER])
+
+
+async def test_rounds_that_are_all_empty() -> None:
+    ran = await run(iter_retgen, Reasoner(whole=lambda shown: "", end=lambda said: "Ada"))
+    assert ran.retriever.asked == [QUESTION, QUESTION]
+    assert [one.rationales for one in ran.llm.of("end")] == [()], "no empty turn is sent"
+    assert ran.state["answer"] == "Ada"
+
+
+async def test_a_round_that_finds_nothing() -> None:
+    ran = await run(iter_retgen, Reasoner(), found=lambda query: [] if query == QUESTION else ["a"])
+    assert [one["chunk_ids"] for one in ran.state["rounds"]] == [[], ["a"]]
+    assert [one.shown for one in ran.llm.of("whole")] == [(), ("a",)]
+    assert ran.state["warnings"] == [f"Nothing was found for '{QUESTION}'; the answer is made without evidence."]
+
+
+# --- what goes wrong, in each of them ---
+
+
+@pytest.mark.parametrize("module", EVERY)
+@pytest.mark.parametrize("question", ["", " \n", "x" * 100_000, None])
+async def test_a_bad_question_is_refused_before_any_model_is_called(module: ModuleType, question: Any) -> None:
+    llm, retriever = Reasoner(), ListedRetriever(lambda query: [])
+    with pytest.raises(UserFault, match="question"):
+        await machine(module, llm, retriever=retriever).ainvoke({"question": question})
+    assert (llm.calls, retriever.asked) == ([], [])
+
+
+@pytest.mark.parametrize("module", EVERY)
+async def test_plain_models_will_do_but_for_flare(module: ModuleType) -> None:
+    llm = Reasoner(capabilities=frozenset())
+    if module is not flare:
+        assert (await run(module, llm)).state["answer"] == "Ada"
+        assert not any(one.sampling.logprobs for one in llm.asked if one.sampling)
+        return
+    with pytest.raises(CapabilityMissing, match="'scripted' has no logprobs"):
+        await run(module, llm)
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize("module", EVERY[1:])
+async def test_an_unknown_first_stage_is_refused_before_any_model_is_called(module: ModuleType) -> None:
+    llm = Reasoner()
+    with pytest.raises(UserFault, match="no first stage named 'bm52'"):
+        await machine(module, llm).ainvoke({"question": QUESTION}, context={"first_stage": "bm52"})
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize(
+    ("module", "context"),
+    [
+        (cot, {"max_docs": 1}),
+        (cot, {"max_steps": 0}),
+        (ircot, {"k": 2}),
+        (ircot, {"max_docs": -1}),
+        (flare, {"likely_from": 1.1}),
+        (flare, {"mask_below": -0.1}),
+        (iter_retgen, {"rounds": 0}),
+        (iter_retgen, {"max_reasoning_tokens": 0}),
+    ],
+)
+async def test_settings_out_of_bounds_are_refused(module: ModuleType, context: dict[str, Any]) -> None:
+    llm = Reasoner()
+    with pytest.raises(ValidationError, match=next(iter(context))):
+        await machine(module, llm).ainvoke({"question": QUESTION}, context=context)
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize("module", EVERY)
+async def test_a_prompt_that_does_not_fit(module: ModuleType) -> None:
+    llm = Reasoner(faults=[ContextOverflow("The prompt has 5000 tokens and the window is 4096.")])
+    with pytest.raises(ContextOverflow, match="5000 tokens"):
+        await run(module, llm)
+    assert len(llm.calls) == 1
+
+
+@pytest.mark.parametrize("module", EVERY)
+async def test_faults_are_retried_and_a_lasting_one_is_told(module: ModuleType, fast_retries: None) -> None:
+    llm = Reasoner(faults=[ModelFault("scripted", "timed out")] * 3)
+    assert (await run(module, llm)).state["answer"] == "Ada"
+    llm = Reasoner(faults=[ModelFault("scripted", "timed out")] * 9)
+    with pytest.raises(ModelUnavailable, match="scripted did not answer after 4 attempts: timed out"):
+        await run(module, llm)
+    assert len(llm.calls) == 4
+
+
+# --- in other programs ---
+
+ANSWERED = {"answer", "evidence", "usage", "warnings"}
+OUTPUTS = {**dict.fromkeys(STEPWISE, ANSWERED | {"steps", "ended"}), iter_retgen: ANSWERED | {"rounds"}}
+CALLS = {cot: 2, ircot: 2, flare: 3, iter_retgen: 2}
+
+
+def asking() -> Reasoner:
+    """A model that answers with its second step; FLARE looks up the first."""
+    return Reasoner(step=through(doubted(WHO, Ada=0.5), LAST), whole=lambda shown: FIRST)
+
+
+def figures(module: ModuleType, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given back, but for the cost."""
+    return {key: state[key] for key in OUTPUTS[module] - {"usage"}}
+
+
+@pytest.mark.parametrize("module", EVERY)
+@pytest.mark.parametrize("context", [None, {}])
+async def test_every_way_to_call_gives_the_same(
+    module: ModuleType, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = asking()
+    opened = Resources(llm, ScriptedEncoder(), ListedRetriever(lambda query: ["a", "b"]))
+    monkeypatch.setattr(wiring, "shared_resources", lambda: opened)
+    graph, asked = module.graph, {"question": QUESTION}
+    results = [
+        await graph.ainvoke(asked, context=context),
+        await asyncio.to_thread(graph.invoke, asked, context=context),
+        [part async for part in graph.astream(asked, context=context, stream_mode="values")][-1],
+        (await asyncio.to_thread(lambda: list(graph.stream(asked, context=context, stream_mode="values"))))[-1],
+    ]
+    assert set(results[0]) == OUTPUTS[module]
+    assert [figures(module, one) for one in results] == [figures(module, results[0])] * 4
+    assert {one["usage"]["calls"] for one in results} == {CALLS[module]}
+    assert len(llm.calls) == 4 * CALLS[module]
+
+
+@pytest.mark.parametrize("module", EVERY)
+async def test_two_questions_in_one_thread(module: ModuleType) -> None:
+    llm, retriever = Reasoner(step=through(WHO, "")), ListedRetriever(lambda query: [])
+    llm.whole, llm.end = (lambda shown: "Ada left."), (lambda said: "")
+    graph = machine(module, llm, retriever=retriever, checkpointer=InMemorySaver())
+    first = await graph.ainvoke({"question": QUESTION}, THREAD)
+    assert NO_ANSWER in first["warnings"]
+    async for snapshot in graph.aget_state_history(THREAD):
+        assert json.loads(json.dumps(snapshot.values)) == snapshot.values
+    llm.step, llm.whole = asking().step, asking().whole
+    retriever.asked.clear()
+    retriever.found = lambda query: ["a", "b"]
+    second = await graph.ainvoke({"question": "Who?"}, THREAD)
+    alone = ListedRetriever(lambda query: ["a", "b"])
+    expected = await machine(module, asking(), retriever=alone).ainvoke({"question": "Who?"})
+    assert figures(module, second) == figures(module, expected)
+    assert second["warnings"] == []
+    assert retriever.asked == alone.asked
+    assert second["usage"]["calls"] == expected["usage"]["calls"]
+
+
+class Agent(ReasoningOutput, IterRetgenOutput, total=False):
+    """An agent's state."""
+
+    question: str
+
+
+@pytest.mark.parametrize(
+    ("module", "context"),
+    [
+        (cot, ReasoningContext(max_steps=1)),
+        (ircot, IRCoTContext(max_steps=1)),
+        (flare, FlareContext(max_steps=1)),
+        (iter_retgen, IterRetgenContext(rounds=1)),
+        (cot, {"max_steps": 1}),
+        (ircot, {"max_steps": 1}),
+        (flare, {"max_steps": 1}),
+        (iter_retgen, {"rounds": 1}),
+    ],
+)
+async def test_as_a_subgraph_of_another_graph(module: ModuleType, context: Any) -> None:
+    llm = asking()
+    parent: Any = StateGraph(Agent)
+    parent.add_node("inner", machine(module, llm))
+    parent.add_edge(START, "inner")
+    parent.add_edge("inner", END)
+    state = await parent.compile().ainvoke({"question": QUESTION}, context=context)
+    assert state["answer"] == "Ada"
+    assert len(state.get("steps") or state["rounds"]) == 1
+    assert state["usage"]["calls"] == len(llm.calls)
+
+
+@pytest.mark.parametrize(
+    ("module", "nodes", "settings"),
+    [
+        (cot, ["draft", "append", "conclude"], {"max_steps", "max_step_tokens"}),
+        (ircot, ["query", "search", "keep", "write", "draft", "append", "conclude"], {"max_docs", "first_stage"}),
+        (flare, ["query", "search", "keep", "write", "draft", "append", "conclude"], {"likely_from", "mask_below"}),
+        (iter_retgen, ROUND, {"rounds", "max_reasoning_tokens", "first_stage"}),
+    ],
+)
+def test_schemas(module: ModuleType, nodes: list[str], settings: set[str]) -> None:
+    graph: Any = module.graph
+    assert graph.name == module.__name__.rpartition(".")[2]
+    assert settings <= graph.get_context_jsonschema()["properties"].keys()
+    assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
+    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUTS[module]
+    assert set(graph.get_graph().nodes) == {"__start__", "prepare", *nodes, "__end__"}

@@ -1,0 +1,183 @@
+"""A trace's page in a real browser: what is in it stays text, it asks for nothing, it fits the screen."""
+
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from html import escape, unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dubito.cli.viewer import page
+from dubito.cli.viewer.recording import read
+from dubito.tests.recorded import RUNS, parsed, record, vanilla_run
+
+CHROMIUM = shutil.which("chromium")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no executable named chromium on the PATH"),
+]
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+
+
+@pytest.fixture
+def browse(tmp_path) -> Callable[..., str]:
+    """The DOM of a page once it has loaded, as HTML."""
+
+    def dom(path: Path, *flags: str, fragment: str = "") -> str:
+        assert CHROMIUM is not None
+        profile = tmp_path / "profile"
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *flags, "--dump-dom", f"{path.as_uri()}{fragment}"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    return dom
+
+
+@pytest.fixture
+def measure(browse, tmp_path) -> Callable[..., Any]:
+    """What a script of the test's own reads off a page that has loaded; without the policy no script could."""
+
+    def look(html: str, figures: str, *flags: str, fragment: str = "") -> Any:
+        script = f"addEventListener('load', () => document.body.dataset.seen = JSON.stringify({figures}))"
+        spied = POLICY.sub("", html).replace("</head>", f"<script>{script}</script></head>", 1)
+        path = tmp_path / "spied.html"
+        path.write_text(spied)
+        found = re.search(r'data-seen="([^"]*)"', browse(path, *flags, fragment=fragment))
+        assert found is not None
+        return json.loads(unescape(found[1]))
+
+    return look
+
+
+def framed(*pages: tuple[str, int]) -> str:
+    """Pages in frames of their widths: the browser's own window has a least width."""
+    frames = [
+        f'<iframe srcdoc="{escape(POLICY.sub("", html))}" style="width: {width}px; height: 900px; border: 0"></iframe>'
+        for html, width in pages
+    ]
+    return f"<!doctype html><html><head><title>frames</title></head><body>{''.join(frames)}</body></html>"
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, list[str]]]:
+    """A server, and what it was asked for."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *parts: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+def attacks(url: str) -> str:
+    return (
+        f"<script>document.documentElement.dataset.owned = 1; fetch('{url}/script')</script>"
+        f"<img src='{url}/img' onerror='document.documentElement.dataset.owned = 2'>"
+        f"<svg onload='document.documentElement.dataset.owned = 3'><style>@import url({url}/css);</style></svg>"
+        f'" autofocus onfocus="document.documentElement.dataset.owned = 4" x="'
+        f"</pre></details></style></title><iframe src='{url}/frame'></iframe><link rel=stylesheet href='{url}/link'>"
+    )
+
+
+@pytest.mark.parametrize("policy", [True, False], ids=["as it is", "without its policy"])
+def test_hostile_text_is_text_and_asks_for_nothing(tmp_path, browse, listener, policy):
+    """The policy is a second wall: without it the page must hold too."""
+    url, asked = listener
+    text = attacks(url)
+    record(vanilla_run((text, "two"), text, text), tmp_path / "t.jsonl")
+    html = page.render(read(tmp_path / "t.jsonl")).decode()
+    assert POLICY.search(html)
+    path = tmp_path / "page.html"
+    # opened, so that nothing hides in what is folded
+    path.write_text((html if policy else POLICY.sub("", html)).replace("<details", "<details open"))
+    dom = parsed(browse(path).encode())
+    assert "data-owned" not in dom.one("html").attributes
+    assert not [one for one in dom.every() if one.tag in {"script", "img", "iframe", "link"}]
+    assert dom.one("h1").text == " ".join(text.split())
+    assert dom.one(id="answer").text == " ".join(text.split())
+    assert asked == []
+
+
+def test_the_attacks_would_succeed_on_a_page_that_did_not_escape(tmp_path, browse, listener):
+    url, asked = listener
+    path = tmp_path / "page.html"
+    path.write_text(f"<!doctype html><html><body><pre>{attacks(url)}</pre></body></html>")
+    assert "data-owned" in browse(path)
+    assert asked
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_page_fits_a_screen_and_a_phone(tmp_path, measure, name):
+    record(RUNS[name](), tmp_path / "t.jsonl")
+    html = page.render(read(tmp_path / "t.jsonl")).decode()
+    unfolded = html.replace("<details", "<details open")
+    figures = (
+        "Array.from(frames, one => ({wide: one.document.documentElement.scrollWidth, screen: one.innerWidth,"
+        " steps: one.document.querySelectorAll('details.step').length,"
+        " open: one.document.querySelectorAll('details.step[open]').length}))"
+    )
+    seen = measure(framed((html, 1280), (html, 375), (unfolded, 1280), (unfolded, 375)), figures)
+    assert [one["screen"] for one in seen] == [1280, 375] * 2
+    assert [one["wide"] for one in seen] == [1280, 375] * 2
+    steps = html.count('<details class="step"')
+    assert [(one["steps"], one["open"]) for one in seen] == [(steps, 0)] * 2 + [(steps, steps)] * 2
+
+
+def test_a_link_to_a_step_within_a_subgraph_unfolds_it(tmp_path, measure):
+    record(RUNS["sunar"](), tmp_path / "t.jsonl")
+    found = read(tmp_path / "t.jsonl")
+    number = next(step.number for path, step in found.walk() if path and step.node == "promote")
+    html = page.render(found).decode()
+    around = f"[...document.querySelectorAll('details.step')].filter(one => one.querySelector('#s{number}'))"
+    figures = f"{around}.map(one => one.open)"
+    assert measure(html, figures) == [False]
+    assert measure(html, figures, fragment=f"#s{number}") == [True]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_colours_follow_the_reader(tmp_path, measure, dark):
+    record(RUNS["vanilla_rag"](), tmp_path / "t.jsonl")
+    html = page.render(read(tmp_path / "t.jsonl")).decode()
+    light = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((sum, one) => sum + Number(one), 0)"
+    flags = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
+    seen = measure(html, f"{{light: {light}}}", *flags)["light"]
+    assert seen < 150 if dark else seen > 700
+
+
+def test_a_page_of_megabytes_is_shown(tmp_path, browse):
+    """Six hundred steps with long, distinct texts, all folded."""
+    stamp = {"timestamp": "2026-01-02T03:04:05.000+00:00"}
+    found = [{"type": "run", **stamp, "version": 1, "dubito": "0", "graph": "g", "context": {}, "question": "Why?"}]
+    for i in range(600):
+        place = {**stamp, "node": "n", "task": f"t{i}", "namespace": []}
+        found.append({"type": "node_start", **place, "input": {"text": f"{i} <b>long</b> " * 400}})
+        found.append({"type": "node_end", **place, "seconds": 0.1, "update": {"other": f"{i} & " * 400}, "error": None})
+    found.append({"type": "end", **stamp, "seconds": 1.0, "output": {"answer": "so"}})
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
+    assert (tmp_path / "t.jsonl").stat().st_size > 5_000_000
+    page.write(read(tmp_path / "t.jsonl"), tmp_path / "page.html")
+    dom = parsed(browse(tmp_path / "page.html").encode())
+    assert len(dom.every("details", class_="step")) == 600
+    assert dom.one(id="answer").text == "so"
+    assert not dom.every("b", class_="long")

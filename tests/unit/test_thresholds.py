@@ -1,0 +1,134 @@
+"""δ: given, or known for a model and an estimator; never another model's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from dubito.errors import UserFault
+from dubito.nodes.doubt import ESTIMATORS
+from dubito.nodes.thresholds import model_of, threshold_of
+from dubito.state.calibration import Calibration, identity, settings_of
+from dubito.state.capability import Capability
+from dubito.state.seakr import NEEDS, Estimator, SeaKRContext
+from pydantic import ValidationError
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("embedded", "embedded"),
+        ("hf:meta-llama/Llama-2-7b-chat-hf", "meta-llama/Llama-2-7b-chat-hf"),
+        ("hf:/models/llama", "/models/llama"),
+        ("gguf:/models/m.gguf", "/models/m.gguf"),
+        ("vllm:http://127.0.0.1:8000/v1#meta-llama/Llama-2-7b-chat-hf", "meta-llama/Llama-2-7b-chat-hf"),
+        ("vllm:http://h:1/v1#m&states=http://h:2/v1", "m"),
+        ("vllm:http://h:1/v1#m&states=http://h:2/v1#other", "m"),
+        ("openai:https://host/v1#gpt", "gpt"),
+        ("vllm:http://h:1/v1", "vllm:http://h:1/v1"),
+    ],
+)
+def test_the_model_that_a_name_stands_for(name: str, model: str) -> None:
+    assert model_of(name) == model
+
+
+@pytest.mark.parametrize(
+    ("settings", "threshold"),
+    [
+        ({}, -5.0),
+        ({"preset": "paper"}, -6.0),
+        ({"llm": "hf:meta-llama/Llama-2-7b-hf"}, -6.0),
+        ({"llm": "hf:meta-llama/Meta-Llama-3-8B"}, -6.0),
+        ({"llm": "vllm:http://h/v1#meta-llama/Meta-Llama-3-8B-Instruct"}, -6.0),
+        ({"llm": "vllm:http://h/v1#meta-llama/Llama-2-7b-hf&states=http://h:2/v1"}, -6.0),
+        ({"llm": "vllm:http://elsewhere/v1#meta-llama/Llama-2-7b-chat-hf"}, -6.0),
+        ({"estimator": "prompt"}, 0.5),
+        ({"estimator": "prompt", "llm": "hf:other"}, 0.5),
+        ({"threshold": -4}, -4.0),
+        ({"threshold": "-4.5", "llm": "hf:other"}, -4.5),
+        ({"threshold": 0}, 0.0),
+        ({"threshold": " 1e3 ", "estimator": "energy"}, 1000.0),
+    ],
+)
+def test_the_threshold(settings: dict[str, Any], threshold: float) -> None:
+    assert threshold_of(SeaKRContext(**settings)) == threshold
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"llm": "hf:other"}, "'gram' with the model 'other'"),
+        ({"llm": "vllm:http://h/v1#m&states=http://h"}, "'gram' with the model 'm'"),
+        ({"estimator": "perplexity"}, "'perplexity' with the model 'embedded'"),
+        ({"estimator": "energy", "preset": "paper"}, "'energy' with the model 'meta-llama/Llama-2-7b-chat-hf'"),
+    ],
+)
+def test_no_threshold_is_known(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserFault, match=told) as fault:
+        threshold_of(SeaKRContext(**settings))
+    assert "set threshold" in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def calibrated(path: Path, context: SeaKRContext, *names: str) -> str:
+    """A file with a threshold of −4.25 for these settings of a context."""
+    found = settings_of(context, names)
+    model = identity(context.llm)
+    Calibration(technique="seakr", model=model, settings=found, threshold=-4.25, made_with={}).save(path)
+    return str(path)
+
+
+WITH: dict[str, Any] = {"llm": "vllm:http://h:1/v1#m&states=http://h:2/v1", "estimator": "energy"}
+
+
+def test_a_calibration_says_the_threshold(tmp_path: Path) -> None:
+    file = calibrated(tmp_path / "c.json", SeaKRContext(**WITH), "estimator", "samples")
+    assert threshold_of(SeaKRContext(**WITH, calibration=file)) == -4.25
+    moved = {**WITH, "llm": "vllm:http://elsewhere:1/v1#m&states=http://elsewhere:2/v1"}
+    assert threshold_of(SeaKRContext(**moved, calibration=file)) == -4.25
+    assert threshold_of(SeaKRContext(**WITH, calibration=file, threshold="-3")) == -3, "what is set wins"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"llm": "vllm:http://h:1/v1#other"}, "the chat model m, and this is other"),
+        ({"llm": "embedded"}, "the chat model m, and this is embedded"),
+        ({"estimator": "prompt"}, "estimator energy and not prompt"),
+        ({"samples": 10}, "samples 20 and not 10"),
+    ],
+)
+def test_another_models_or_settings_calibration_is_refused(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
+    file = calibrated(tmp_path / "c.json", SeaKRContext(**WITH), "estimator", "samples")
+    with pytest.raises(UserFault, match=told):
+        threshold_of(SeaKRContext(**{**WITH, **settings}, calibration=file))
+
+
+def test_a_calibration_that_is_not_there_is_refused_though_a_threshold_is_built_in(tmp_path: Path) -> None:
+    with pytest.raises(UserFault, match="There is no calibration at"):
+        threshold_of(SeaKRContext(calibration=str(tmp_path / "none.json")))
+
+
+@pytest.mark.parametrize("estimator", [one for one in get_args(Estimator) if one not in {"gram", "prompt"}])
+def test_a_threshold_of_gram_is_no_other_estimators(estimator: Any) -> None:
+    with pytest.raises(UserFault, match="No threshold is known"):
+        threshold_of(SeaKRContext(estimator=estimator))
+
+
+@pytest.mark.parametrize("threshold", ["", "high", "nan", "-inf", "1e999", None, "-6,0", True, []])
+def test_a_threshold_is_a_finite_number_or_known(threshold: Any) -> None:
+    with pytest.raises(ValidationError, match="must be a number, or 'known'"):
+        SeaKRContext(threshold=threshold)
+
+
+def test_every_estimator_measures_and_says_what_it_needs() -> None:
+    names = set(get_args(Estimator))
+    assert set(NEEDS) == set(ESTIMATORS) == names
+    assert names == {
+        *("gram", "prompt", "perplexity", "multi_perplexity", "ln_entropy", "energy"),
+        *("semantic_entropy", "degree_entropy"),
+    }
+    for name, needs in NEEDS.items():
+        assert needs <= set(get_args(Capability))
+        assert SeaKRContext(estimator=name).needs() == needs

@@ -1,0 +1,852 @@
+"""A trace read back: the tree, the comparison, the page, and what cannot be read."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dubito.cli import app
+from dubito.cli.viewer import page
+from dubito.cli.viewer.blocks import Words
+from dubito.cli.viewer.layers import HALF, layout, width_of
+from dubito.cli.viewer.panels import PANELS, blocks
+from dubito.cli.viewer.recording import Task, read
+from dubito.cli.viewer.timeline import lanes
+from dubito.errors import ContextOverflow
+from dubito.tests.recorded import (
+    NEAR,
+    RELEVANCE,
+    RUNS,
+    WHERE,
+    WHO,
+    Element,
+    lines,
+    parsed,
+    record,
+    vanilla_run,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+HOSTILE = (
+    "<script>document.title='x'</script><img src=x onerror=alert(1)>"
+    '" onclick="alert(1)" \'</details></style>{{ 7*7 }}'
+)
+
+START = "2026-01-02T03:04:{:06.3f}+00:00"
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("traces")
+    for name, run in RUNS.items():
+        record(run(), folder / f"{name}.jsonl")
+    return {name: folder / f"{name}.jsonl" for name in RUNS}
+
+
+def dubito(*arguments: Any) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def shown(path: Path) -> Element:
+    return parsed(page.render(read(path)))
+
+
+def written(path: Path, *found: dict[str, Any], version: int = 1, **more: Any) -> Path:
+    """A trace by hand: a line of each event, `at` being its second."""
+    run = {"type": "run", "at": 0, "version": version, "dubito": "0", "graph": "made_up", "context": {"k": 2}}
+    events = ({**run, "question": "Why?", **more}, *found)
+    stamped = [{**line, "timestamp": START.format(line["at"])} for line in events]
+    path.write_text("".join(json.dumps(line) + "\n" for line in stamped))
+    return path
+
+
+def start(node: str, task: str, at: float, *within: str, **given_: Any) -> dict[str, Any]:
+    return {"type": "node_start", "at": at, "node": node, "task": task, "namespace": list(within), "input": given_}
+
+
+def end(node: str, task: str, at: float, *within: str, error: Any = None, **update: Any) -> dict[str, Any]:
+    place = {"node": node, "task": task, "namespace": list(within)}
+    return {"type": "node_end", "at": at, **place, "seconds": 0.0, "update": update, "error": error}
+
+
+def call(node: str, task: str, at: float, seconds: float, *, prompt: int = 7, written_: int = 3) -> dict[str, Any]:
+    cost = {"prompt_tokens": prompt, "completion_tokens": written_, "seconds": seconds}
+    asked = {"messages": [{"role": "user", "content": "say"}], "max_tokens": 5}
+    made = {"verb": "complete", "model": "m", "request": asked, "reply": {"texts": ["said"], "finish": ["stop"]}}
+    return {"type": "llm_call", "at": at, "node": node, "task": task, "namespace": [], **made, **cost}
+
+
+def over(answer: str = "so", at: float = 9, **output: Any) -> dict[str, Any]:
+    return {"type": "end", "at": at, "seconds": at, "output": {"answer": answer, "warnings": [], **output}}
+
+
+BRANCHED = (
+    start("plan", "a", 1),
+    start("fetch", "b", 1),
+    end("fetch", "b", 1.5),
+    call("plan", "a", 3, 1.5),
+    end("plan", "a", 3),
+    *(start("judge", f"j{i}", 3, number=i) for i in range(3)),
+    *(call("judge", f"j{i}", 4 + i, 1, prompt=10, written_=1) for i in range(3)),
+    *(end("judge", f"j{i}", 4 + i) for i in range(3)),
+    start("judge", "again", 6),
+    end("judge", "again", 7),
+    start("inner", "i", 7),
+    start("look", "l", 7.5, "inner:i"),
+    end("look", "l", 8, "inner:i"),
+    end("inner", "i", 8),
+)
+"""Two nodes side by side, three runs of one at once, one more of it, a subgraph."""
+
+
+def steps_of(found: Sequence[dict[str, Any]]) -> Counter[str]:
+    """How many rounds of parallel runs each node of a trace has, counted another way: runs that are open at once."""
+    rounds: Counter[str] = Counter()
+    open_: Counter[tuple[str, str]] = Counter()
+    for line in found:
+        if line["type"] == "node_start":
+            key = (line["node"], "/".join(line["namespace"]))
+            rounds[line["node"]] += not open_[key]
+            open_[key] += 1
+        elif line["type"] == "node_end":
+            open_[line["node"], "/".join(line["namespace"])] -= 1
+    return rounds
+
+
+def test_the_steps_of_a_trace(tmp_path):
+    found = read(written(tmp_path / "t.jsonl", *BRANCHED, over()))
+    assert [(step.node, len(step.tasks), step.round) for step in found.steps] == [
+        ("plan", 1, 1),
+        ("fetch", 1, 1),
+        ("judge", 3, 2),
+        ("judge", 1, 3),
+        ("inner", 1, 4),
+    ]
+    assert [step.seconds for step in found.steps] == pytest.approx([2, 0.5, 3, 1, 1])
+    assert [len(step.calls) for step in found.steps] == [1, 0, 3, 0, 0]
+    assert [(path, step.node) for path, step in found.walk()][-1] == (("inner",), "look")
+    assert found.seconds == pytest.approx(9)
+    assert found.ended
+    assert found.output is not None
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_step_and_call_of_a_real_trace_is_read(traces, name):
+    found, recording = lines(traces[name]), read(traces[name])
+    assert Counter(step.node for _, step in recording.walk()) == steps_of(found)
+    tasks = {task.id for _, step in recording.walk() for task in step.tasks}
+    assert tasks == {line["task"] for line in found if line["type"] == "node_start"}
+    assert len(recording.calls) == sum(line["type"] == "llm_call" for line in found)
+    assert recording.output == found[-1]["output"]
+    for path, step in recording.walk():
+        spaces = {
+            tuple(part.partition(":")[0] for part in line["namespace"])
+            for line in found
+            if line.get("task") in {t.id for t in step.tasks}
+        }
+        assert spaces == {path}
+
+
+def test_the_wiring_of_the_graph_and_of_its_subgraphs_is_recorded(traces):
+    run = RUNS["sunar"]()
+    header = lines(traces["sunar"])[0]
+    assert set(header["wiring"]) == {"", "neighbourhood"}
+    assert {tuple(edge) for edge in header["wiring"][""]} == {
+        (edge.source, edge.target, edge.conditional) for edge in run.graph.get_graph().edges
+    }
+    assert ["explore", "rerank", True] in header["wiring"]["neighbourhood"]
+    assert ["promote", "explore", False] in header["wiring"]["neighbourhood"]
+
+
+def test_the_tree_has_a_line_a_step_with_its_cost(tmp_path):
+    code, out, _ = dubito("trace", written(tmp_path / "t.jsonl", *BRANCHED, over(warnings=["odd"])))
+    assert code == 0
+    rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+    assert ["├─ plan", "2.0 s", "1", "7", "3", "beside fetch"] in rows
+    assert ["├─ fetch", "0.5 s", "beside plan"] in rows
+    assert ["├─ judge ×3", "3.0 s", "3", "30", "3", "3 in parallel"] in rows
+    assert ["├─ judge", "1.0 s"] in rows
+    assert ["└─ inner", "1.0 s"] in rows
+    assert ["└─ look", "0.5 s"] in rows
+    assert "Warning: odd" in out
+    assert out.rstrip().endswith("6 steps, 4 model calls, 37 tokens read, 6 written, 9.0 s")
+
+
+def test_the_tree_says_what_failed(tmp_path):
+    fault = {"type": "ContextOverflow", "message": "Too long: use fewer chunks."}
+    lost = (
+        start("plan", "a", 1),
+        end("plan", "a", 2, error=fault),
+        {"type": "end", "at": 2, "seconds": 2, "error": fault},
+    )
+    _, out, _ = dubito("trace", written(tmp_path / "t.jsonl", *lost))
+    assert "failed: Too long: use fewer chunks." in out
+    assert "The run ended with a fault: Too long: use fewer chunks." in out
+
+
+def test_a_real_fault_is_shown(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(ContextOverflow):
+        record(vanilla_run(faults=[ContextOverflow("Too long: use fewer chunks.")]), path)
+    assert "The run ended with a fault: Too long: use fewer chunks." in dubito("trace", path)[1]
+    tree = shown(path)
+    assert not tree.every(id="answer")
+    assert tree.one(id="state").text == "The run ended with a fault: Too long: use fewer chunks."
+    assert tree.every("details", class_="step")[-1].one("em").text == "failed"
+
+
+def test_two_traces_of_a_question_are_compared(tmp_path):
+    near = {"evidence": [{"id": "x", "title": "X"}, {"id": "y", "title": "Y"}]}
+    far = {"evidence": [{"id": "y", "title": "Y"}, {"id": "z", "title": "Z"}]}
+    a = written(
+        tmp_path / "a.jsonl", start("plan", "a", 1), call("plan", "a", 2, 1), end("plan", "a", 2), over("so", 4, **near)
+    )
+    more = (start("check", "c", 2), end("check", "c", 3))
+    b = written(
+        tmp_path / "b.jsonl",
+        start("plan", "a", 1),
+        end("plan", "a", 2),
+        *more,
+        over("not so", 6, **far),
+        context={"k": 3},
+    )
+    code, out, _ = dubito("trace", a, b)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()]
+    assert ["k", "2", "3"] in rows
+    assert ["A", "so"] in rows
+    assert ["B", "not", "so"] in rows
+    assert ["1", "-", "X"] in rows
+    assert ["2", "1", "Y"] in rows
+    assert ["-", "2", "Z"] in rows
+    assert ["plan"] in rows
+    assert ["+", "check"] in rows
+    assert ["steps", "1", "2", "+1"] in rows
+    assert ["model", "calls", "1", "0", "-1"] in rows
+    assert ["tokens", "read", "7", "0", "-7"] in rows
+    assert ["seconds", "4.0", "6.0", "+2.0"] in rows
+
+
+def test_a_trace_compared_with_itself_has_no_differences(traces):
+    _, out, _ = dubito("trace", traces["df_rag"], traces["df_rag"])
+    assert "the same: the Lune" in out
+    assert "Settings\nthe same" in out
+    assert not [line for line in out.splitlines() if line.startswith(("+ ", "- "))]
+
+
+def test_traces_of_two_questions_are_not_compared(tmp_path):
+    a, b = written(tmp_path / "a.jsonl", over()), written(tmp_path / "b.jsonl", over(), question="How?")
+    assert dubito("trace", a, b) == (
+        2,
+        "",
+        "The traces are of different questions ('Why?' and 'How?'): give two of the same one.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b'{"title": "a", "text": "b"}\n', "is not a trace"),
+        (b"[1, 2]\n", "is not a trace"),
+        (b"plain words\n", "is not a trace"),
+        (b"\x00\xff\x80 binary", "is not a trace"),
+        (b'{"type": "run", "version": 1, "timestamp": "2026', "is not a trace"),
+        (b'{"type": "run", "version": 1}\n', "is not a trace"),
+        (b"[" * 100_000 + b"\n", "is not a trace"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path, content, said):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(content)
+    code, out, err = dubito("trace", path)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "dubito ask --trace" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path):
+    code, _, err = dubito("trace", tmp_path / "none.jsonl")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "There is no trace" in err
+    code, _, err = dubito("trace", tmp_path)
+    assert code == 2
+    assert "cannot be read (Is a directory)" in err
+
+
+def test_a_trace_of_a_newer_form_is_refused(tmp_path):
+    code, _, err = dubito("trace", written(tmp_path / "t.jsonl", over(), version=2))
+    assert code == 2
+    assert "in form 2, and this dubito reads up to form 1: update dubito." in err
+
+
+@pytest.mark.parametrize(
+    "broken", ["not JSON", "[]", '{"type": "node_start"}', '{"type": "node_end", "timestamp": "x"}']
+)
+def test_a_broken_line_within_a_trace_is_named(tmp_path, broken):
+    path = written(tmp_path / "t.jsonl", *BRANCHED, over())
+    kept = path.read_text().splitlines()
+    kept[4] = broken
+    path.write_text("\n".join(kept) + "\n")
+    code, _, err = dubito("trace", path)
+    assert code == 2
+    assert err.startswith(f"Line 5 of '{path}' is not one of a trace")
+
+
+def test_a_last_line_without_its_break_is_whole(tmp_path):
+    path = written(tmp_path / "t.jsonl", *BRANCHED, over())
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    found = read(path)
+    assert (found.ended, found.cut) == (True, False)
+
+
+def test_lines_of_a_kind_that_is_not_known_are_passed_over(tmp_path):
+    path = written(tmp_path / "t.jsonl", {"type": "news", "at": 1}, over())
+    assert read(path).ended
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_was_killed_is_shown_as_far_as_it_got(traces, tmp_path, name):
+    """Cut within and behind every line but the first."""
+    whole = traces[name].read_bytes()
+    ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
+    path = tmp_path / "cut.jsonl"
+    before = -1
+    for begin, stop in pairwise(ends):
+        for at in (begin, (begin + stop) // 2):
+            path.write_bytes(whole[:at])
+            found = read(path)
+            count = sum(len(step.tasks) for _, step in found.walk())
+            assert count >= before
+            before = count
+            assert (found.ended, found.cut) == (False, at != begin)
+            assert not [one for one in blocks(found) if isinstance(one, Words) and "differs" in one.text]
+    html = page.render(found).decode()
+    assert "This trace is incomplete: it ends in the middle of a line" in html
+    path.write_bytes(whole[: ends[-2]])
+    code, out, _ = dubito("trace", path)
+    assert code == 0
+    assert "This trace is incomplete" in out
+
+
+def test_what_was_under_way_when_the_run_was_killed_is_marked(tmp_path):
+    path = written(tmp_path / "t.jsonl", *BRANCHED[:4])
+    _, out, _ = dubito("trace", path)
+    assert re.search(r"plan +2\.0 s +1 +7 +3 +beside fetch not finished", out)
+    assert re.search(r"fetch +0\.5 s +beside plan\n", out)
+    cards = shown(path).every("details", class_="step")
+    assert [card.one("span", class_="number").text for card in cards] == ["1", "2"]
+    assert ["not finished" in card.every("summary")[0].text for card in cards] == [True, False]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_page_has_a_card_a_step_and_every_model_call(traces, name):
+    found, tree = lines(traces[name]), shown(traces[name])
+    cards = tree.every("details", class_="step")
+    assert Counter(card.every("summary")[0].one("b").text for card in cards) == steps_of(found)
+    assert sorted(int(card.attributes["id"].removeprefix("s")) for card in cards) == list(range(1, len(cards) + 1))
+    calls = [line for line in found if line["type"] == "llm_call"]
+    drawn = tree.one("section", id="steps").every("details", class_="call")
+    assert len(drawn) == len(calls)
+    said = Counter(" ".join(text.split()) for one in calls for text in one["reply"].get("texts", ()))
+    asked = Counter(" ".join(turn["content"].split()) for one in calls for turn in one["request"]["messages"])
+    assert Counter(one.text for call in drawn for one in call.every("pre")) == said + asked
+    assert tree.one(id="answer").text == found[-1]["output"]["answer"]
+    facts = {one.one("dt").text: one.one("dd").text for one in tree.one(id="cost").every("div")}
+    assert facts["steps"] == str(len(cards))
+    assert facts["model calls"] == str(len(calls))
+    assert facts["tokens read"] == str(sum(one["prompt_tokens"] for one in calls))
+    assert facts["tokens written"] == str(sum(one["completion_tokens"] for one in calls))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_figure_counts_the_runs_of_every_node(traces, name):
+    found, tree = lines(traces[name]), shown(traces[name])
+    for label, inner in [("graph ", False), *((f"graph {sub}", True) for sub in found[0]["wiring"] if sub)]:
+        svg = tree.one("svg", **{"aria-label": label})
+        ran = Counter(
+            line["node"] for line in found if line["type"] == "node_start" and bool(line["namespace"]) is inner
+        )
+        drawn = {group.one("text").text for group in svg.every("g", class_="ran")}
+        assert drawn == {f"{node} ×{count}" for node, count in ran.items()}
+        wired = {node for edge in found[0]["wiring"][label.removeprefix("graph ")] for node in edge[:2]}
+        idle = {group.one("text").text for group in svg.every("g", class_="idle")}
+        assert idle == wired - ran.keys() - {"__start__", "__end__"}
+
+
+def test_the_edges_that_were_taken(traces):
+    svg = shown(traces["sunar"]).one("svg", **{"aria-label": "graph "})
+    taken = Counter(edge.text for edge in svg.every("path", class_="taken"))
+    # start, prepare, gather, reason once; decompose to neighbourhood to note to decompose twice
+    assert taken == {"taken once": 5, "taken 2 times": 3}
+    assert len(svg.every("path", class_="not")) == 2  # to and from conclude
+
+
+def test_the_plan_and_the_scores_of_df_rag(traces):
+    found, tree = lines(traces["df_rag"]), shown(traces["df_rag"])
+    output = found[-1]["output"]
+    sets = next(
+        line["update"]["candidates"] for line in found if line["type"] == "node_end" and line["node"] == "candidates"
+    )
+    heading, *rows = tree.table("Support of the plan at each level of diversity")
+    assert heading == ["λ", "set", "step 1", "step 2", "support", ""]
+    assert [row[0] for row in rows] == [f"{i / 10:.1f}" for i in range(1, 11)]
+    for row in rows:
+        number = next(i for i, one in enumerate(sets) if float(row[0]) in one["lambdas"])
+        count = sum(chunk in {"c5", "c6"} for chunk in sets[number]["chunk_ids"])
+        assert row[1:5] == [str(number + 1), str(count + 1), str(count), str(2 * count + 1)]
+    assert [row[0] for row in rows if row[5] == "λ*"] == [f"{output['lambda_star']:.1f}"]
+    marked = [row.every("td")[0].text for row in tree.every("tr", class_="marked")]
+    assert marked == [f"{output['lambda_star']:.1f}"]
+    assert [item.text for item in tree.every("ol", class_="pairs")[0].every("li")] == [
+        f"{i} {step}" for i, step in enumerate(output["plan"], 1)
+    ]
+
+
+def test_the_gain_over_no_chunks(tmp_path):
+    sets = [{"lambdas": [0.1, 0.2], "chunk_ids": ["x"]}, {"lambdas": [0.3], "chunk_ids": ["y"]}]
+    chunks = {name: {"id": name, "title": name.upper(), "text": name, "score": 0.5} for name in ("x", "y")}
+    scores = {-1: [-4.0, -8.0], 0: [-2.25, -3.5], 1: [-1.5, -6.0]}
+    supports = [{"lambdas": [0.1, 0.2], "support": 6.25}, {"lambdas": [0.3], "support": 4.5}]
+    evaluated = [
+        line
+        for number, found in scores.items()
+        for line in (
+            start("evaluate", f"e{number}", 3, candidate=number),
+            end("evaluate", f"e{number}", 4, evaluations=[{"candidate": number, "scores": found, "answers": []}]),
+        )
+    ]
+    path = written(
+        tmp_path / "t.jsonl",
+        start("plan", "p", 1),
+        end("plan", "p", 2, plan=["first", "second"]),
+        start("candidates", "c", 2),
+        end("candidates", "c", 3, candidates=sets, chunks=chunks),
+        *evaluated,
+        start("choose", "x", 5),
+        end("choose", "x", 5, supports=supports, lambda_star=0.2),
+        over(),
+        graph="df_rag",
+    )
+    table = shown(path).table("Support of the plan at each level of diversity")
+    assert table == [
+        ["λ", "set", "step 1", "step 2", "support (gain)", ""],
+        ["0.1", "1", "-2.25", "-3.50", "6.25", ""],
+        ["0.2", "1", "-2.25", "-3.50", "6.25", "λ*"],
+        ["0.3", "2", "-1.50", "-6", "4.50", ""],
+        ["none", "no chunks", "-4", "-8", "", ""],
+    ]
+    cells = [row.every("td")[2].attributes.get("style") for row in shown(path).every("tbody")[0].every("tr")]
+    assert cells == ["--l:0.000", "--l:0.000", "--l:1.000", None]
+
+
+def test_the_links_of_dense(traces):
+    tree, output = shown(traces["dense"]), lines(traces["dense"])[-1]["output"]
+    # one (as it is), two, one, three: one and two entail each other, two entails three
+    link: list[list[float]] = [[1, 1, 1, 0], [1, 1, 1, 0.5], [1, 1, 1, 0], [0, 0.5, 0, 1]]
+    names = [f"r{i}" for i in range(4)]
+    assert tree.table("Links W between the answers") == [
+        ["", *names],
+        *([name, *(f"{one:g}" for one in row)] for name, row in zip(names, link, strict=True)),
+    ]
+    shades = [cell.attributes["style"] for cell in tree.one("table", class_="matrix").every("td")]
+    assert shades == [f"--l:{one:.3f}" for row in link for one in row]
+    heading, *rows = tree.table(f"DSE {output['dse']:.3f} nats: uncertain")
+    assert heading == ["", "chunk", "answer with it rephrased", "W[i,0]", "share of DSE"]
+    shares = [f"{share:.3f}" for share in output["shares"]]
+    assert rows == [
+        ["r0", "the context as it is", "one"],
+        ["r1", "T0", "two", "1", shares[0]],
+        ["r2", "T1", "one", "1", shares[1]],
+        ["r3", "T2", "three", "0", shares[2]],
+    ]
+    fold = next(one for one in tree.every("details", class_="fold") if "in other words" in one.every("summary")[0].text)
+    words = [[cell.text for cell in row.every("td")] for row in fold.every("tr")[1:]]
+    assert words == [[f"r{i + 1}", f"text {i}", f"other text {i}"] for i in range(3)]
+
+
+def test_the_rounds_of_dense_rag(traces):
+    tree, output = shown(traces["dense_rag"]), lines(traces["dense_rag"])[-1]["output"]
+    every = tree.one("section", id="technique").every("details", class_="fold")
+    folds = [fold for fold in every if fold.every("summary")[0].text.startswith("Context")]
+    rounds = output["rounds"]
+    assert len(folds) == len(rounds) == 3
+    bars = tree.every("div", class_="bars")[0]
+    assert [one.text for one in bars.every("span", class_="n")] == [f"{one['dse']:.3f}" for one in rounds]
+    # context 1: chunk 0 is needed, without chunk 1 the answer stays
+    first = folds[0].table(f"DSE {rounds[0]['dse']:.3f} nats: uncertain")
+    assert first[2:] == [
+        ["r1", "T0", "four", "0", "0.366", "necessary", "four", "0"],
+        ["r2", "T1", "three", "0", "0.366", "unnecessary", "one", "1"],
+    ]
+    assert [one.text for one in folds[0].every("th", class_="necessary")] == ["r1"]
+    assert folds[0].table("Refined")[1:] == [["dropped", "T1", ""], ["added", "T2", "cosine 1.00 to T0"]]
+    assert folds[0].every("p")[0].text == "The model finds this context insufficient."
+    for fold, one in zip(folds, rounds, strict=True):
+        kinds = [cell.text for cell in fold.every("td") if cell.text in {"certain", "necessary", "unnecessary"}]
+        assert kinds == [found["kind"] for found in one["classified"]]
+        table = fold.table("Links W between the answers")
+        assert [[float(cell) for cell in row[1:]] for row in table[1:]] == one["link"]
+
+
+def test_the_path_and_the_answers_of_sunar(traces):
+    tree = shown(traces["sunar"])
+    path, answers, *sampled = tree.every("ol", class_="pairs")
+    assert [item.text for item in path.every("li")] == [f"{WHO} → Ada", f"{WHERE} → Lancaster"]
+    assert [item.text for item in answers.every("li")] == [
+        "The path's answer the Wyre",
+        "From all evidence, read again the Lune",
+    ]
+    assert tree.one("p", class_="warn").text == "Reading all evidence again changed the answer."
+    # of the first sub-question the first batch has f2, whose answers waver; of the second, none has
+    assert [[item.text for item in one.every("li")] for one in sampled] == [
+        ["batch 1 same (×1); other (×1)", "batch 2 same (×2)"],
+        ["batch 1 same (×2)", "batch 2 same (×2)"],
+    ]
+
+
+def test_the_batches_of_a_look_up(traces):
+    found, tree = lines(traces["neighbourhood"]), shown(traces["neighbourhood"])
+    scored = found[-1]["output"]["scored"]
+    # R: f1, f2, then b1; their neighbours n1, n2, n3 in between; a batch with f2 has two semantic sets
+    heading, *rows = tree.table("Batches")
+    assert heading[:6] == ["batch", "from", "documents", "in all", "semantic sets", "penalty"]
+    assert [row[:6] for row in rows] == [
+        ["1", "first stage", "2", "2", "2", "× 0.50"],
+        ["2", "neighbours", "2", "4", "1", "× 1.00"],
+        ["3", "first stage", "1", "5", "1", "× 1.00"],
+        ["4", "neighbours", "1", "6", "1", "× 1.00"],
+    ]
+    assert rows[0][6:9] == ["0.900", "0.450", "2"]
+    svg = tree.one("svg", class_="flow")
+    dots = svg.every("g", class_="dot")
+    assert len(dots) == len(scored) == 6
+    assert {dot.one("title").text.partition(":")[0] for dot in dots} == {f"T{one['chunk_id']}" for one in scored}
+    assert len(svg.every("rect")) == sum(one["via"] is None for one in scored) == 3
+    assert len(svg.every("circle")) == len(svg.every("path")) == 3
+    for dot, one in ((dot, one) for dot in dots for one in scored if dot.text.startswith(f"T{one['chunk_id']}:")):
+        tip = dot.one("title").text
+        assert f"(raw {RELEVANCE[one['chunk_id']]:.3f})" in tip
+        if one["via"] is not None:
+            assert one["chunk_id"] in NEAR[one["via"]]
+            assert tip.endswith(f"neighbour of T{one['via']}")
+    kept = {chunk["id"] for chunk in found[-1]["output"]["evidence"]}
+    assert {f"T{name}" for name in kept} == {
+        dot.one("text").text for dot in dots if "strong" in dot.attributes["class"]
+    }
+
+
+def test_lines_lead_from_the_document_that_offered_another(traces):
+    svg = shown(traces["neighbourhood"]).one("svg", class_="flow")
+    at = {}
+    for dot in svg.every("g", class_="dot"):
+        mark = (dot.every("rect") or dot.every("circle"))[0].attributes
+        x, y = (float(mark["cx"]), float(mark["cy"])) if "cx" in mark else (float(mark["x"]) + 5, float(mark["y"]) + 5)
+        at[dot.one("text").text] = (x, y)
+    scored = lines(traces["neighbourhood"])[-1]["output"]["scored"]
+    wanted = sorted((at[f"T{one['via']}"][1], *at[f"T{one['chunk_id']}"]) for one in scored if one["via"])
+    drawn = []
+    for path in svg.every("path"):
+        numbers = [float(one) for one in re.findall(r"[\d.]+", path.attributes["d"])]
+        drawn.append((numbers[1], numbers[-2] + 6, numbers[-1]))
+    assert sorted(drawn) == wanted
+
+
+def test_the_uncertainty_and_the_snippets_of_seakr(tmp_path):
+    chunks = [{"id": name, "title": name.upper(), "text": name} for name in ("x", "y")]
+    tried = [
+        {"chunk_id": "x", "rationale": "with x", "uncertainty": -5.5},
+        {"chunk_id": "y", "rationale": "with y", "uncertainty": -7.0},
+    ]
+    sure: dict[str, Any] = {
+        "draft": {"rationale": "sure", "words": [], "uncertainty": -8.0},
+        "query": None,
+        "attempts": [],
+    }
+    unsure: dict[str, Any] = {
+        "draft": {"rationale": "hm", "words": [], "uncertainty": -4.0},
+        "query": "who?",
+        "attempts": tried,
+    }
+    answers = [
+        {"strategy": "rationales", "answer": "Ada", "reasoning": "", "uncertainty": -7.5},
+        {"strategy": "knowledge", "answer": "Bo", "reasoning": "", "uncertainty": None},
+    ]
+    path = written(
+        tmp_path / "t.jsonl",
+        *(start("prepare", "p", 1), end("prepare", "p", 1, threshold=-6.0)),
+        start("append", "a", 2),
+        end("append", "a", 2, steps=[{**sure, "chunk_id": None, "rationale": "sure", "uncertainty": -8.0}], ended=None),
+        *(start("search", "s", 3), end("search", "s", 3, snippets=chunks)),
+        start("append", "b", 4),
+        end(
+            *("append", "b", 4),
+            steps=[{**unsure, "chunk_id": "y", "rationale": "with y", "uncertainty": -7.0}],
+            ended="answered",
+        ),
+        *(start("conclude", "c", 5), end("conclude", "c", 5, conclusions=answers[:1])),
+        *(start("reason_over_knowledge", "r", 5), end("reason_over_knowledge", "r", 5, conclusions=answers[1:])),
+        over("Ada", strategy="rationales"),
+        graph="seakr",
+    )
+    tree = shown(path)
+    bars = tree.one("div", class_="bars")
+    labels = [one.text for one in bars.every("span", class_="label")]
+    assert labels == ["step 1, by itself", "step 2, by itself", "step 2, with what was kept"]
+    assert [one.text for one in bars.every("span", class_="n")] == ["-8", "-4", "-7"]
+    widths = [float(one.attributes["style"][len("width:") : -1]) for one in bars.every("i")]
+    # from -8.2 (a twentieth of the span below the lowest) to -3.79
+    assert widths == pytest.approx([0.2 / 4.41 * 100, 4.2 / 4.41 * 100, 1.2 / 4.41 * 100], abs=0.01)
+    limits = [float(one.attributes["style"][len("left:") : -1]) for one in bars.every("u")]
+    assert limits == pytest.approx([2.2 / 4.41 * 100] * 3, abs=0.01)
+    assert tree.table("The reasoning")[1:] == [["1", "sure", "-", ""], ["2", "with y", "who?", "Y"]]
+    fold = next(
+        one for one in tree.every("details", class_="fold") if one.every("summary")[0].text.startswith("Step 2")
+    )
+    rows = [[cell.text for cell in row.every("td")] for row in fold.every("tr")[1:]]
+    assert rows == [["X", "with x", "-5.50", ""], ["Y", "with y", "-7", "kept"]]
+    assert tree.table("The answers")[1:] == [
+        ["the steps", "Ada", "-7.50", "stands"],
+        ["all that was kept", "Bo", "not measured", ""],
+    ]
+    assert "It ended because a step gave the final answer." in tree.text
+
+
+def test_a_long_exploration_is_drawn_in_part(tmp_path):
+    scored = [
+        {
+            "chunk_id": f"d{i}",
+            "iteration": i // 50,
+            "pool": "first_stage",
+            "via": None,
+            "raw": 0.5,
+            "sets": 1,
+            "score": 0.5,
+        }
+        for i in range(1000)
+    ]
+    batches = []
+    for batch in range(20):
+        fresh = scored[batch * 50 : (batch + 1) * 50]
+        given_ = {"scored": scored[: batch * 50], "iteration": batch, "pool": "first_stage", "sets": 1, "documents": {}}
+        batches += [
+            start("promote", f"p{batch}", 1, **given_),
+            end("promote", f"p{batch}", 2, scored=fresh, frontier=[]),
+        ]
+    tree = shown(written(tmp_path / "t.jsonl", *batches, over(), graph="neighbourhood"))
+    assert len(tree.one("svg", class_="flow").every("g", class_="dot")) == 12 * 24
+    assert "26 not drawn" in tree.one("svg", class_="flow").text
+    assert "The first 12 of 20 batches are drawn." in tree.text
+
+
+def test_a_graph_without_a_panel_has_its_steps_alone(tmp_path):
+    tree = shown(written(tmp_path / "t.jsonl", *BRANCHED, over()))
+    assert not tree.every("section", id="technique")
+    assert not tree.every("section", id="path")
+    assert len(tree.every("details", class_="step")) == 6
+    hints = [one.every("summary")[0].text for one in tree.every("details", class_="task")]
+    assert hints == [f"run {i + 1}, number {i} · {i + 1}.0 s" for i in range(3)]
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_a_technique_whose_state_is_another_has_its_steps_alone(tmp_path, name):
+    other = {
+        "df_rag": "candidates",
+        "dense": "measure",
+        "dense_rag": "dense",
+        "sunar": "neighbourhood",
+        "neighbourhood": "promote",
+        "seakr": "append",
+    }
+    update = {"candidates": [{"no": 1}], "dse": "high", "scored": 3, "steps": [{"no": 1}]}
+    path = written(
+        tmp_path / "t.jsonl", start(other[name], "a", 1), end(other[name], "a", 2, **update), over(), graph=name
+    )
+    tree = shown(path)
+    assert f"This trace's {name} differs from the one known here" in tree.one("section", id="technique").text
+    assert len(tree.every("details", class_="step")) == 1
+
+
+def test_equal_values_are_shown_once(tmp_path):
+    long = "word " * 100
+    steps = (
+        start("a", "1", 1, text=long),
+        end("a", "1", 2),
+        start("b", "2", 2, text=long),
+        end("b", "2", 3, short="x"),
+    )
+    tree = shown(written(tmp_path / "t.jsonl", *steps, over()))
+    assert [pre.text for pre in tree.every("pre")] == [long.strip()]
+    assert tree.one(id="s2").one("a").attributes["href"] == "#s1"
+    assert "short x" in tree.one(id="s2").text
+
+
+def test_the_timeline_lies_where_the_steps_ran(tmp_path):
+    tree = shown(written(tmp_path / "t.jsonl", *BRANCHED, over(at=10))).one("section", id="timeline")
+    rows = {row.one("a").text: row for row in tree.every(class_="row")}
+    assert list(rows) == ["plan 2.0 s", "fetch 0.5 s", "judge ×3 3.0 s", "judge 1.0 s", "inner 1.0 s", "look 0.5 s"]
+
+    def place(bar: Element) -> tuple[float, float, int]:
+        found = re.fullmatch(r"left:([\d.]+)%;width:([\d.]+)%;top:(\d+)px;height:\d+px", bar.attributes["style"])
+        assert found is not None
+        return float(found[1]), float(found[2]), int(found[3])
+
+    assert [place(bar) for bar in rows["plan 2.0 s"].every("i", class_="run")] == [(10, 20, 0)]
+    assert [place(bar) for bar in rows["plan 2.0 s"].every("i", class_="ask")] == [(15, 15, 0)]
+    judged = [place(bar) for bar in rows["judge ×3 3.0 s"].every("i", class_="run")]
+    assert [bar[:2] for bar in judged] == [(30, 10), (30, 20), (30, 30)]
+    assert len({bar[2] for bar in judged}) == 3
+    assert rows["plan 2.0 s"].one("a").attributes["href"] == "#s1"
+    marks = [(one.attributes["style"], one.text) for one in tree.one("div", class_="marks").every("i")]
+    # none at 10 s, where its words would stand beyond the edge
+    assert marks == [(f"left:{10 * second}.000%", f"{second}.0 s") for second in (0, 2, 4, 6, 8)]
+
+
+def test_runs_that_overlap_have_lanes_of_their_own():
+    spans = [(0, 4), (1, 2), (2, 3), (2.5, 5), (4, None)]
+    tasks = [Task(str(i), begun, {}, end=over_) for i, (begun, over_) in enumerate(spans)]
+    assert lanes(tasks, 9) == [0, 1, 1, 2, 0]
+
+
+def test_nothing_of_a_trace_is_markup(tmp_path):
+    path = tmp_path / "t.jsonl"
+    record(vanilla_run((HOSTILE, "two"), HOSTILE, HOSTILE), path)
+    html = page.render(read(path))
+    tree = parsed(html)
+    assert tree.one("h1").text == " ".join(HOSTILE.split())
+    assert tree.one(id="answer").text == " ".join(HOSTILE.split())
+    assert not [one for one in tree.every() if one.tag in {"script", "img", "iframe", "object", "link", "form"}]
+    assert not [name for one in tree.every() for name in one.attributes if name.startswith("on") or name == "src"]
+    assert all(one.attributes["href"].startswith("#") for one in tree.every("a"))
+    assert "49" not in tree.one("h1").text
+    policy = next(one for one in tree.every("meta") if one.attributes.get("http-equiv") == "Content-Security-Policy")
+    assert policy.attributes["content"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_hostile_text_in_every_place_of_a_state(traces, tmp_path, name):
+    def spoiled(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {one: spoiled(item, one) for one, item in value.items()}
+        if isinstance(value, list):
+            return [spoiled(one, key) for one in value]
+        return (
+            HOSTILE
+            if isinstance(value, str)
+            and key
+            in {
+                "title",
+                "text",
+                "answer",
+                "question",
+                "content",
+                "texts",
+                "plan",
+                "responses",
+                "ablation",
+                "response",
+                "query",
+                "answers",
+                "warnings",
+                "message",
+            }
+            else value
+        )
+
+    path = tmp_path / "t.jsonl"
+    found = [spoiled(line) for line in lines(traces[name])]
+    path.write_text("".join(json.dumps(line) + "\n" for line in found))
+    tree = shown(path)
+    assert not tree.every("script")
+    assert not tree.every("img")
+    assert not [one for one in tree.every() for attribute in one.attributes if attribute.startswith("on")]
+    assert "differs from the one known here" not in tree.text
+    code, out, _ = dubito("trace", path)
+    assert code == 0
+    assert HOSTILE[:20] in out
+
+
+def test_control_characters_and_half_characters_do_no_harm(tmp_path):
+    path = tmp_path / "t.jsonl"
+    record(vanilla_run(("half \ud800 \x00\x1b[31m \u202eback", "two"), "an\x07swer"), path)
+    html = page.render(read(path)).decode()
+    assert not set(html) & {"\x00", "\x1b", "\x07", "\u202e"}
+    _, out, _ = dubito("trace", path)
+    assert "\x1b" not in out
+    assert "answer" in out
+
+
+def test_the_page_is_written_and_written_anew(traces, tmp_path):
+    target = tmp_path / "page.html"
+    for _ in range(2):
+        code, out, _ = dubito("trace", traces["dense"], "--html", target)
+        assert code == 0
+        assert out.startswith(f"Wrote {target} (")
+    assert target.read_bytes() == page.render(read(traces["dense"]))
+
+
+def test_a_page_takes_the_place_of_nothing_else(traces, tmp_path):
+    copy = tmp_path / "t.jsonl"
+    copy.write_bytes(traces["dense"].read_bytes())
+    code, _, err = dubito("trace", copy, "--html", copy)
+    assert (code, err) == (2, f"'{copy}' exists and is not a page: give --html another name.\n")
+    assert copy.read_bytes() == traces["dense"].read_bytes()
+
+
+@pytest.mark.parametrize("name", ["none/page.html", "."])
+def test_a_page_that_cannot_be_written_is_refused(traces, tmp_path, name):
+    code, _, err = dubito("trace", traces["dense"], "--html", tmp_path / name)
+    assert code == 2
+    assert "give --html another path." in err
+    assert err.count("\n") == 1
+
+
+def test_more_traces_than_can_be_shown_are_refused(traces, tmp_path):
+    three = [traces[name] for name in ("dense", "df_rag", "sunar")]
+    assert "shows one trace or compares two, and got 3" in dubito("trace", *three)[2]
+    assert "give one" in dubito("trace", *three[:2], "--html", tmp_path / "p.html")[2]
+    assert not (tmp_path / "p.html").exists()
+
+
+EDGES = st.integers(2, 9).flatmap(
+    lambda n: st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), min_size=1, max_size=18, unique=True)
+)
+
+
+@given(EDGES)
+def test_a_layout_has_every_edge_and_no_node_upon_another(pairs):
+    edges = [("__start__", "n0"), *((f"n{a}", f"n{b}") for a, b in pairs)]
+    edges = [(a.replace("n3", "a_node_with_a_long_name"), b.replace("n3", "a_node_with_a_long_name")) for a, b in edges]
+    drawn = layout(edges, "__start__")
+    reached, new = set(), {"__start__"}
+    while new:
+        reached |= new
+        new = {b for a, b in edges if a in reached} - reached
+    assert set(drawn.nodes) == reached
+    assert set(drawn.edges) == {(a, b) for a, b in edges if a in reached and a != b}
+    places = sorted((y, x, width_of(node)) for node, (x, y) in drawn.nodes.items())
+    for (y0, x0, width0), (y1, x1, width1) in pairwise(places):
+        assert y1 - y0 > 2 * HALF or x1 - x0 >= (width0 + width1) / 2
+    for y, x, width in places:
+        assert width / 2 <= x <= drawn.width - width / 2
+        assert HALF <= y <= drawn.height - HALF
+    for (source, target), path in drawn.edges.items():
+        numbers = [float(one) for one in re.findall(r"-?[\d.]+", path)]
+        ends = ((numbers[0], numbers[1]), (numbers[-2], numbers[-1]))
+        for (x, y), node in zip(ends, (source, target), strict=True):
+            assert abs(x - drawn.nodes[node][0]) <= width_of(node) / 2
+            assert abs(y - drawn.nodes[node][1]) <= HALF + 6
+
+
+def test_a_layout_of_a_loop_leads_down_and_back():
+    drawn = layout([("__start__", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")], "__start__")
+    heights = [drawn.nodes[name][1] for name in ("__start__", "a", "b", "c", "d")]
+    assert heights == sorted(set(heights))
