@@ -135,7 +135,7 @@ async def run(questions: Sequence[dict[str, Any]], name: str, samples: int, file
         begun = time.perf_counter()
         chunk: Chunk = {"id": "c", "doc_id": "d", "title": "", "text": one["text"]}
         messages = reasoning.step_messages(one["question"], [chunk], [])
-        prompt = Prompt(one["question"], [chunk], [], messages, ONE_SENTENCE)
+        prompt = Prompt(one["question"], [chunk], [], messages, ONE_SENTENCE, 60)
         found: dict[str, float | None] = {}
         for estimator in usable:
             context = SeaKRContext(estimator=estimator, samples=samples, max_step_tokens=60)

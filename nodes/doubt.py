@@ -32,7 +32,7 @@ ONE_LINE = ("\n",)
 ONE_SENTENCE = (".", "\n")
 """Where samples stop: at the end of a line, or of a sentence as in appendix D.1."""
 
-TOO_FEW = "Of the samples too few hold any text to measure the uncertainty; it counts as the highest."
+UNMEASURED = "The uncertainty of a step could not be measured; it counts as the highest."
 
 
 class Measured(NamedTuple):
@@ -53,13 +53,14 @@ class Thought:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt to be continued, and what it is made from."""
+    """A prompt to be continued, what it is made from, where samples stop, and the longest continuation in tokens."""
 
     question: str
     chunks: Sequence[Chunk]
     rationales: Sequence[str]
     messages: list[Message]
     stop: tuple[str, ...]
+    longest: int
 
 
 async def think(prompt: Prompt, context: SeaKRContext, resources: Resources, *, measured: bool = True) -> Thought:
@@ -69,27 +70,27 @@ async def think(prompt: Prompt, context: SeaKRContext, resources: Resources, *, 
     log-probabilities is not asked for them. measured: False where U is not needed, and null.
     """
     llm = await resources.llm(context.llm, context.concurrency)
-    said = await say(prompt.messages, context, llm)
+    said = await say(prompt, context, llm)
     if not measured:
         return Thought(said, None, [])
     found, warnings = await ESTIMATORS[context.estimator](prompt, said, context, resources)
     if found is None or not math.isfinite(found):  # of a token without any probability; and JSON has no infinity
-        return Thought(said, None, [*warnings, TOO_FEW])
+        return Thought(said, None, [*warnings, UNMEASURED])
     return Thought(said, found, warnings)
 
 
-async def say(messages: Sequence[Message], context: ReasoningContext, llm: ChatModel) -> Completion:
+async def say(prompt: Prompt, context: ReasoningContext, llm: ChatModel) -> Completion:
     """The greedy continuation of a line, with log-probabilities where the model gives them.
 
     A server that claims to and does not is asked without them, unless the settings need them.
     """
-    sampling = Sampling(max_tokens=context.max_step_tokens, stop=ONE_LINE, logprobs="logprobs" in llm.capabilities)
+    sampling = Sampling(max_tokens=prompt.longest, stop=ONE_LINE, logprobs="logprobs" in llm.capabilities)
     try:
-        return (await llm.complete(messages, sampling)).completions[0]
+        return (await llm.complete(prompt.messages, sampling)).completions[0]
     except CapabilityMissing:
         if not sampling.logprobs or "logprobs" in context.needs():
             raise
-        return (await llm.complete(messages, replace(sampling, logprobs=False))).completions[0]
+        return (await llm.complete(prompt.messages, replace(sampling, logprobs=False))).completions[0]
 
 
 async def _gram(prompt: Prompt, said: Completion, context: SeaKRContext, resources: Resources) -> Measured:

@@ -34,8 +34,9 @@ async def prepare_reasoning(state: ReasoningState, context: ReasoningContext, re
 async def prepare_seakr(state: SeaKRState, context: SeaKRContext, resources: Resources) -> dict[str, Any]:
     """The same, and δ; the message for a model that cannot do what the estimator needs names those that it can."""
     check_question(state.get("question"))
-    _check_estimator(await resources.llm(context.llm, context.concurrency), context)
-    threshold = await asyncio.to_thread(threshold_of, context)  # which may read a file
+    llm = await resources.llm(context.llm, context.concurrency)
+    _check_estimator(llm, context)
+    threshold = await asyncio.to_thread(threshold_of, context, llm.name)  # which may read a file
     await open_seakr(context, resources)
     return {**_afresh(), "threshold": threshold, "conclusions": None}
 

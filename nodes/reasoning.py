@@ -17,7 +17,7 @@ async def pseudo_generate(state: SeaKRState, context: SeaKRContext, resources: R
 
     Where something is looked up at every step, U is not needed and null.
     """
-    asked = step_prompt(state["question"], state)
+    asked = step_prompt(state, context.max_step_tokens)
     thought = await think(asked, context, resources, measured=context.self_aware_retrieval)
     return {
         "draft": {**drafted(thought.said), "uncertainty": thought.uncertainty},
@@ -36,7 +36,9 @@ async def write_step(state: ReasoningState, context: ReasoningContext, resources
     """The step, from the snippet that was kept for it too."""
     draft = drafted(await _said(state, context, resources))
     kept = state["kept"]
-    return {"kept": {**kept, "rationale": draft["rationale"]}} if kept else {"draft": draft}
+    if kept and draft["rationale"]:
+        return {"kept": {**kept, "rationale": draft["rationale"]}}
+    return {"kept": None, "draft": state["draft"] or draft}  # a draft stands where nothing comes of the snippet
 
 
 async def append(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
@@ -72,7 +74,7 @@ def _ended(rationale: str, state: ReasoningState, context: ReasoningContext) -> 
 
 async def _said(state: ReasoningState, context: ReasoningContext, resources: Resources) -> Completion:
     llm = await resources.llm(context.llm, context.concurrency)
-    messages = step_prompt(state["question"], state).messages
+    messages = step_prompt(state, context.max_step_tokens).messages
     sampling = Sampling(max_tokens=context.max_step_tokens, stop=ONE_LINE, logprobs="logprobs" in context.needs())
     return (await llm.complete(messages, sampling)).completions[0]
 
@@ -83,7 +85,8 @@ def drafted(said: Completion) -> Draft:
     return {"rationale": said.text[start:end], "words": words_of(said, start, end), "uncertainty": None}
 
 
-def step_prompt(question: str, state: ReasoningState) -> Prompt:
+def step_prompt(state: ReasoningState, longest: int) -> Prompt:
     """The prompt for the next step, from all that was kept."""
-    messages = prompt.step_messages(question, state["knowledge"], state["rationales"])
-    return Prompt(question, state["knowledge"], state["rationales"], messages, ONE_SENTENCE)
+    question, chunks, rationales = state["question"], state["knowledge"], state["rationales"]
+    messages = prompt.step_messages(question, chunks, rationales)
+    return Prompt(question, chunks, rationales, messages, ONE_SENTENCE, longest)

@@ -14,6 +14,8 @@ from .doubt import ONE_SENTENCE, Prompt, think
 from .reasoning import drafted
 from .wording import query_from
 
+NO_STEP = "None of the snippets leads to a step; it stands as it was drafted."
+
 
 async def query(state: ReasoningState, context: SeaKRContext, resources: Resources) -> ReasoningState:
     """What to search for: the step that the model would write, without the words it is unsure of.
@@ -56,7 +58,9 @@ async def try_snippet(state: AttemptInput, context: SeaKRContext, resources: Res
     chunks = [*state["knowledge"], state["snippet"]]
     messages = prompt.step_messages(state["question"], chunks, state["rationales"])
     thought = await think(
-        Prompt(state["question"], chunks, state["rationales"], messages, ONE_SENTENCE), context, resources
+        Prompt(state["question"], chunks, state["rationales"], messages, ONE_SENTENCE, context.max_step_tokens),
+        context,
+        resources,
     )
     attempt: Attempt = {
         "chunk_id": state["snippet"]["id"],
@@ -69,19 +73,21 @@ async def try_snippet(state: AttemptInput, context: SeaKRContext, resources: Res
 async def rerank(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
     """Keep the snippet with the lowest U; of equals the one that the search ranks higher.
 
-    One with which nothing is written, or of which U is unknown, is kept only if all are so.
+    One of which U is unknown is kept only if all are so; one with which nothing is written is not: the step then stands
+    as the model would have written it.
     """
-    if not state["attempts"]:
-        return {"kept": None}
+    tried = [attempt for attempt in state["attempts"] if attempt["rationale"]]
+    if not tried:
+        return {"kept": None, "warnings": [NO_STEP] if state["attempts"] else []}
     places = {chunk["id"]: place for place, chunk in enumerate(state["snippets"])}
 
-    def rank(attempt: Attempt) -> tuple[bool, bool, float, int]:
+    def rank(attempt: Attempt) -> tuple[bool, float, int]:
         unknown = attempt["uncertainty"] is None
-        return not attempt["rationale"], unknown, attempt["uncertainty"] or 0.0, places[attempt["chunk_id"]]
+        return unknown, attempt["uncertainty"] or 0.0, places[attempt["chunk_id"]]
 
-    ranked = sorted(state["attempts"], key=rank)
-    chunk: Chunk = state["snippets"][places[ranked[0]["chunk_id"]]]
-    return {"kept": ranked[0], "knowledge": [chunk]}
+    best = min(tried, key=rank)
+    chunk: Chunk = state["snippets"][places[best["chunk_id"]]]
+    return {"kept": best, "knowledge": [chunk]}
 
 
 async def keep_first(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:

@@ -37,10 +37,12 @@ async def reason_over_knowledge(state: SeaKRState, context: SeaKRContext, resour
     """The answer from all that was kept, reasoned through in one reply, and U of that."""
     chunks = state["knowledge"]
     messages = prompt.whole_messages(state["question"], chunks)
-    thought = await think(Prompt(state["question"], chunks, [], messages, ONE_LINE), context, resources)
+    thought = await think(
+        Prompt(state["question"], chunks, [], messages, ONE_LINE, context.max_reasoning_tokens), context, resources
+    )
     reasoning = thought.said.text.strip()
     answer = prompt.final_answer(reasoning)
-    if answer is None and reasoning:
+    if not answer and reasoning:
         llm = await resources.llm(context.llm, context.concurrency)
         answer = await _end(prompt.end_messages(state["question"], [reasoning]), context, llm)
     concluded: Concluded = {
@@ -78,7 +80,7 @@ async def give_answer(state: ReasoningState, context: ReasoningContext, resource
 
 async def _from_rationales(state: ReasoningState, context: ReasoningContext, resources: Resources) -> str:
     answer = prompt.final_answer(state["rationales"][-1]) if state["rationales"] else None
-    if answer is not None:
+    if answer:
         return answer
     llm = await resources.llm(context.llm, context.concurrency)
     return await _end(prompt.end_messages(state["question"], state["rationales"]), context, llm)

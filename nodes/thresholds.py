@@ -10,21 +10,22 @@ PAPER = -6.0
 """What the paper uses for models of 7 to 8 billion parameters (section 5.3)."""
 
 BUILT_IN = {
-    "meta-llama/Llama-2-7b-hf": PAPER,
-    "meta-llama/Llama-2-7b-chat-hf": PAPER,
-    "meta-llama/Meta-Llama-3-8B": PAPER,
-    "meta-llama/Meta-Llama-3-8B-Instruct": PAPER,
-    "embedded": -5.0,
+    ("meta-llama/Llama-2-7b-hf", 20): PAPER,
+    ("meta-llama/Llama-2-7b-chat-hf", 20): PAPER,
+    ("meta-llama/Meta-Llama-3-8B", 20): PAPER,
+    ("meta-llama/Meta-Llama-3-8B-Instruct", 20): PAPER,
+    ("embedded", 20): 7.27,
 }
-"""δ of the estimator gram for a model, at the paper's samples, layer and α."""
+"""δ of the estimator gram for a model and a number of samples, at the paper's layer and α."""
 
 UNSURE = 0.5
 """δ of the estimator prompt: the model finds it likelier that it does not know enough."""
 
 
-def threshold_of(context: SeaKRContext) -> float:
+def threshold_of(context: SeaKRContext, llm: str) -> float:
     """The threshold that is set; else that of the calibration, or the one known for the model and the estimator.
 
+    llm: the name of the model that answers, which may be a live one that the context does not name.
     Raises `UserFault` where none is known, and for a calibration of another model or other settings.
     """
     if context.threshold != KNOWN:
@@ -33,13 +34,15 @@ def threshold_of(context: SeaKRContext) -> float:
         return Calibration.load(context.calibration, "seakr", context).threshold
     if context.estimator == "prompt":
         return UNSURE
-    model = model_of(context.llm)
-    if context.estimator == "gram" and model in BUILT_IN:
-        return BUILT_IN[model]
-    raise UserFault(
-        f"No threshold is known for the estimator '{context.estimator}' with the model '{model}': find one with "
-        f"`dubito calibrate seakr`, or set threshold (the paper's for gram and 7-billion models is {PAPER:g})."
-    )
+    model = model_of(llm)
+    known = BUILT_IN.get((model, context.samples))
+    if known is None or context.estimator != "gram" or (context.layer, context.alpha) != (0, 1e-3):
+        raise UserFault(
+            f"No threshold is known for the estimator '{context.estimator}' with the model '{model}' and "
+            f"{context.samples} samples: find one with `dubito calibrate seakr`, or set threshold (the paper's for "
+            f"gram and 7-billion models is {PAPER:g})."
+        )
+    return known
 
 
 def model_of(name: str) -> str:

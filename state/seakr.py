@@ -123,6 +123,13 @@ class SeaKRContext(SearchingContext):
         title="Regularisation (α)",
         description="What is added to the Gram matrix's diagonal.",
     )
+    max_reasoning_tokens: int = Field(
+        default=200,
+        ge=1,
+        le=4096,
+        title="Longest reasoning",
+        description="The longest reasoning from all that was kept, in tokens.",
+    )
     word_doubt: float = Field(
         default=0.1,
         ge=0.0,

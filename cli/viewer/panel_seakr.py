@@ -1,24 +1,14 @@
-"""SeaKR on the page: U of each step against δ, the snippets that were tried, the two answers."""
+"""SeaKR on the page, and its baselines: U of each step against δ, the snippets that were tried, the two answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...state.reasoning import Ending
+from ..view_reasoning import ENDINGS
 from .blocks import Bar, Bars, Block, Cell, Fold, Row, Table, Words, figure, num
 from .facts import names_of
 from .recording import Recording, last_update, named
-
-ENDINGS: Mapping[Ending, str] = {
-    "answered": "a step gave the final answer",
-    "max_steps": "the steps are used up",
-    "max_docs": "the documents are used up",
-    "query_repeated": "what was to be searched for had been searched for",
-    "repeated": "a step said what an earlier one said",
-    "nothing_found": "nothing was written and nothing was found",
-}
-"""Why the reasoning ended, in words."""
 
 
 def panel(recording: Recording) -> list[Block]:
@@ -31,22 +21,22 @@ def panel(recording: Recording) -> list[Block]:
     found = [task.update for step in named(recording.steps, "search") for task in step.tasks]
     called = names_of(chunk for update in found for chunk in update.get("snippets", []))
     ended = last_update(recording.steps, "append").get("ended") or last_update(recording.steps, "query").get("ended")
-    blocks: list[Block] = [_uncertainty(steps, threshold), _reasoning(steps, called), *_tried(steps, called)]
+    measured: list[Block] = [] if threshold is None else [_uncertainty(steps, threshold)]  # the baselines have no δ
+    blocks = [*measured, _reasoning(steps, called), *_tried(steps, called)]
     if ended:
         blocks.append(Words(f"It ended because {ENDINGS[ended]}."))
     return [*blocks, *_answers(recording)]
 
 
-def _uncertainty(steps: Sequence[Mapping[str, Any]], threshold: float | None) -> Bars:
+def _uncertainty(steps: Sequence[Mapping[str, Any]], threshold: float) -> Bars:
     bars = []
     for i, one in enumerate(steps, 1):
         if one["draft"] is not None:
             bars.append(_bar(f"step {i}, by itself", one["draft"]["uncertainty"]))
         if one["chunk_id"] is not None:
             bars.append(_bar(f"step {i}, with what was kept", one["uncertainty"]))
-    limit_name = "" if threshold is None else f"δ = {threshold:g}"
     note = "The longer, the more uncertain; above δ something is looked up."
-    return Bars("Uncertainty U of each step", bars, threshold, limit_name, note)
+    return Bars("Uncertainty U of each step", bars, threshold, f"δ = {threshold:g}", note)
 
 
 def _bar(label: str, uncertainty: float | None) -> Bar:

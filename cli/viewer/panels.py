@@ -17,6 +17,9 @@ PANELS: Mapping[str, Panel] = {
     "sunar": panel_sunar.sunar,
     "neighbourhood": panel_sunar.neighbourhood,
     "seakr": panel_seakr.panel,
+    "cot": panel_seakr.panel,
+    "ircot": panel_seakr.panel,
+    "flare": panel_seakr.panel,
 }
 """Each says what it can of a run that did not come to its end, too."""
 

@@ -104,8 +104,8 @@ def seakr(world: World, chosen: Settings) -> Outcome:
                 tries.append((one, with_it, world.uncertainty(shown, done.rationales)))
                 done.calls += 2
             done.tried.append([(one, its) for one, _, its in tries])
-            if tries:
-                usable = [one for one in tries if one[1]] or tries
+            usable = [one for one in tries if one[1]]
+            if usable:
                 measured = [one for one in usable if one[2] is not None]
                 best = min(measured, key=lambda one: one[2] or 0.0) if measured else usable[0]
                 done.kept.append(best[0])
@@ -140,17 +140,17 @@ def conclude(world: World, chosen: Settings, done: Outcome) -> None:
     if not by_knowledge:
         measured = [u for u in done.uncertainties if u is not None]
         mean = math.fsum(measured) / len(measured) if measured else None
-        if done.rationales and done.rationales[-1].startswith(ENDING):
-            answer = bare(done.rationales[-1].removeprefix(ENDING))
-        else:
+        last = done.rationales[-1] if done.rationales else ""
+        answer = bare(last.removeprefix(ENDING)) if last.startswith(ENDING) else ""
+        if not answer:
             answer = world.end(done.rationales)
             done.calls += 1
         answers.append(("rationales", answer, mean))
     if done.kept and chosen.reasoning != "rationales" and (by_knowledge or chosen.reasoning == "self_aware"):
         said, u = world.whole(done.kept)
         done.calls += 2
-        if said is None:
-            said = world.end(["nothing in the end"])
+        if not said:
+            said = world.end(["nothing in the end" if said is None else f"Ada left. {ENDING}"])
             done.calls += 1
         answers.append(("knowledge", said, u))
     done.strategy, done.answer, _ = answers[0] if len(answers) == 1 or not loses(*answers) else answers[1]

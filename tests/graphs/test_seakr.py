@@ -18,6 +18,8 @@ from dubito.errors import CapabilityMissing, ContextOverflow, ContractFault, Mod
 from dubito.graphs import seakr, wiring
 from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, Token, Tokens
 from dubito.models.resources import Resources
+from dubito.nodes.thresholds import BUILT_IN
+from dubito.prompts.reasoning import ENDING
 from dubito.state.seakr import NEEDS, SeaKRContext, SeaKROutput
 from dubito.tests.graphs import seakr_reference as reference
 from dubito.tests.scripted import (
@@ -41,7 +43,7 @@ THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 STEP = ["pseudo_generate", "append"]
 BOTH = ["conclude+reason_over_knowledge", "choose"]
-TOO_FEW = "Of the samples too few hold any text to measure the uncertainty; it counts as the highest."
+UNMEASURED = "The uncertainty of a step could not be measured; it counts as the highest."
 
 WHO, WHERE, RIVER = "The founder is Ada.", "Ada was born in Kirkby.", "The Lune flows past Kirkby."
 LAST = "So the final answer is: the Lune."
@@ -227,7 +229,7 @@ async def test_u_of_too_few_samples_is_unknown_and_counts_as_the_highest(texts: 
     assert ran.path == ["prepare", *searched(), *BOTH]
     assert ran.steps[0]["draft"]["uncertainty"] is None
     assert [one["uncertainty"] for one in ran.steps[0]["attempts"]] == [None] * 3
-    assert ran.state["warnings"] == [TOO_FEW]
+    assert ran.state["warnings"] == [UNMEASURED]
     assert ran.evidence == ["a"], "of unknown ones the first"
 
 
@@ -334,8 +336,18 @@ async def test_where_nothing_was_ever_written_the_answer_is_asked_for_all_the_sa
 
 async def test_where_nothing_is_written_with_any_snippet_the_run_ends() -> None:
     ran = await run(Reasoner(step=lambda shown, said: ""))
-    assert ran.path == ["prepare", *searched(), *BOTH]
-    assert (ran.state["ended"], ran.evidence, ran.rationales) == ("nothing_found", ["a"], [])
+    assert ran.path == ["prepare", *searched(), "conclude", "choose"]
+    assert (ran.state["ended"], ran.evidence, ran.rationales) == ("nothing_found", [], [])
+
+
+async def test_where_snippets_lead_to_nothing_the_draft_stands() -> None:
+    llm = Reasoner(step=lambda shown, said: "" if shown else LAST if said else WHO)
+    llm.uncertainty = by({(0, None): UNSURE})
+    ran = await run(llm)
+    assert ran.path == ["prepare", *searched(), *STEP, "conclude", "choose"]
+    assert (ran.rationales, ran.evidence, ran.state["ended"]) == ([WHO, LAST], [], "answered")
+    assert ran.steps[0]["chunk_id"] is None
+    assert ran.state["warnings"] == ["None of the snippets leads to a step; it stands as it was drafted."]
 
 
 @pytest.mark.parametrize("draft", [WHO, ""])
@@ -398,7 +410,7 @@ async def test_the_least_uncertain_snippet_is_kept_and_of_equals_the_first(level
     llm.uncertainty = lambda kind, shown, said: tried[shown[0]] if shown else UNSURE
     ran = await run(llm, max_docs=1)
     assert ran.evidence == [ran.steps[0]["chunk_id"]] == [kept]
-    assert ran.state["warnings"] == ([TOO_FEW] if None in levels else [])
+    assert ran.state["warnings"] == ([UNMEASURED] if None in levels else [])
 
 
 async def test_a_snippet_with_which_nothing_is_written_is_kept_only_if_all_are_so() -> None:
@@ -494,8 +506,9 @@ async def test_of_equally_uncertain_strategies_the_rationales_answer() -> None:
 async def test_an_empty_or_unknown_answer_loses_whatever_its_u(
     by_rationales: str, by_knowledge: str, strategy: str, whole: float
 ) -> None:
-    llm = Reasoner(step=through(WHO), end=lambda said: by_rationales)
-    llm.whole = lambda shown: f"So the final answer is: {by_knowledge}"
+    # an ending without an answer is asked for once more
+    llm = Reasoner(step=through(WHO), end=lambda said: by_knowledge if ENDING in said[-1] else by_rationales)
+    llm.whole = lambda shown: f"{ENDING} {by_knowledge}"
     llm.uncertainty = by({(0, None): UNSURE}, whole=whole)
     ran = await run(llm, max_docs=1)
     assert ran.state["strategy"] == strategy
@@ -662,13 +675,13 @@ async def test_what_is_asked_of_the_model_for_a_step() -> None:
 
 async def test_what_is_asked_of_the_model_by_default() -> None:
     llm = Reasoner(step=through(WHO), uncertainty=by({(0, None): -4.0}))
-    await machine(llm).ainvoke({"question": QUESTION}, context={"max_docs": 1})
+    await machine(llm).ainvoke({"question": QUESTION}, context={"max_docs": 1, "threshold": -5})
     greedy = Sampling(max_tokens=100, stop=("\n",), logprobs=True)
     samples = Sampling(n=20, temperature=1.0, top_p=0.9, top_k=50, max_tokens=100, stop=(".", "\n"))
     assert {one.sampling for one in llm.of("step")} == {greedy}
     assert {one.sampling for one in llm.of("step", read=True)} == {samples}
     # a whole reasoning does not end with its first sentence
-    assert [one.sampling for one in llm.of("whole")] == [greedy]
+    assert [one.sampling for one in llm.of("whole")] == [replace(greedy, max_tokens=200)]
     assert [one.sampling for one in llm.of("whole", read=True)] == [replace(samples, stop=("\n",))]
     assert [one.sampling for one in llm.of("end")] == [Sampling(max_tokens=64, stop=("\n",))]
     assert len(set(llm.layers)) == 1
@@ -1152,8 +1165,8 @@ async def test_every_way_to_call_gives_the_same() -> None:
 @pytest.mark.parametrize("how", ["ainvoke", "invoke", "astream", "stream"])
 @pytest.mark.parametrize("context", [None, {}])
 async def test_no_context_means_the_defaults(how: str, context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    # U of the draft is above what is known for the embedded model
-    llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): -4.5}))
+    monkeypatch.setitem(BUILT_IN, ("embedded", 20), -5.0)
+    llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): -4.5}), name="embedded")
     opened = Resources(llm, ScriptedEncoder(), ListedRetriever(lambda query: FOUND))
     monkeypatch.setattr(wiring, "shared_resources", lambda: opened)
     asked: Any = {"question": QUESTION}

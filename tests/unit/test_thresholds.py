@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from dubito.errors import UserFault
 from dubito.nodes.doubt import ESTIMATORS
-from dubito.nodes.thresholds import model_of, threshold_of
+from dubito.nodes.thresholds import BUILT_IN, model_of, threshold_of
 from dubito.state.calibration import Calibration, identity, settings_of
 from dubito.state.capability import Capability
 from dubito.state.seakr import NEEDS, Estimator, SeaKRContext
@@ -33,10 +33,16 @@ def test_the_model_that_a_name_stands_for(name: str, model: str) -> None:
     assert model_of(name) == model
 
 
+def threshold(**settings: Any) -> float:
+    """δ where the context names the model that answers."""
+    context = SeaKRContext(**settings)
+    return threshold_of(context, context.llm)
+
+
 @pytest.mark.parametrize(
-    ("settings", "threshold"),
+    ("settings", "delta"),
     [
-        ({}, -5.0),
+        ({}, BUILT_IN["embedded", 20]),
         ({"preset": "paper"}, -6.0),
         ({"llm": "hf:meta-llama/Llama-2-7b-hf"}, -6.0),
         ({"llm": "hf:meta-llama/Meta-Llama-3-8B"}, -6.0),
@@ -51,14 +57,17 @@ def test_the_model_that_a_name_stands_for(name: str, model: str) -> None:
         ({"threshold": " 1e3 ", "estimator": "energy"}, 1000.0),
     ],
 )
-def test_the_threshold(settings: dict[str, Any], threshold: float) -> None:
-    assert threshold_of(SeaKRContext(**settings)) == threshold
+def test_the_threshold(settings: dict[str, Any], delta: float) -> None:
+    assert threshold(**settings) == delta
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"llm": "hf:other"}, "'gram' with the model 'other'"),
+        ({"llm": "hf:other"}, "'gram' with the model 'other' and 20 samples"),
+        ({"samples": 7}, "'gram' with the model 'embedded' and 7 samples"),
+        ({"layer": 3}, "'gram' with the model 'embedded'"),
+        ({"alpha": 0.01, "preset": "paper"}, "'gram' with the model 'meta-llama/Llama-2-7b-chat-hf'"),
         ({"llm": "vllm:http://h/v1#m&states=http://h"}, "'gram' with the model 'm'"),
         ({"estimator": "perplexity"}, "'perplexity' with the model 'embedded'"),
         ({"estimator": "energy", "preset": "paper"}, "'energy' with the model 'meta-llama/Llama-2-7b-chat-hf'"),
@@ -66,9 +75,14 @@ def test_the_threshold(settings: dict[str, Any], threshold: float) -> None:
 )
 def test_no_threshold_is_known(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(UserFault, match=told) as fault:
-        threshold_of(SeaKRContext(**settings))
+        threshold(**settings)
     assert "set threshold" in str(fault.value)
     assert "\n" not in str(fault.value)
+
+
+def test_a_live_model_does_not_get_the_threshold_of_the_one_that_the_context_names() -> None:
+    with pytest.raises(UserFault, match="'gram' with the model 'langchain:ChatOllama#big'"):
+        threshold_of(SeaKRContext(), "langchain:ChatOllama#big")
 
 
 def calibrated(path: Path, context: SeaKRContext, *names: str) -> str:
@@ -84,10 +98,10 @@ WITH: dict[str, Any] = {"llm": "vllm:http://h:1/v1#m&states=http://h:2/v1", "est
 
 def test_a_calibration_says_the_threshold(tmp_path: Path) -> None:
     file = calibrated(tmp_path / "c.json", SeaKRContext(**WITH), "estimator", "samples")
-    assert threshold_of(SeaKRContext(**WITH, calibration=file)) == -4.25
+    assert threshold(**WITH, calibration=file) == -4.25
     moved = {**WITH, "llm": "vllm:http://elsewhere:1/v1#m&states=http://elsewhere:2/v1"}
-    assert threshold_of(SeaKRContext(**moved, calibration=file)) == -4.25
-    assert threshold_of(SeaKRContext(**WITH, calibration=file, threshold="-3")) == -3, "what is set wins"
+    assert threshold(**moved, calibration=file) == -4.25
+    assert threshold(**WITH, calibration=file, threshold="-3") == -3, "what is set wins"
 
 
 @pytest.mark.parametrize(
@@ -102,18 +116,18 @@ def test_a_calibration_says_the_threshold(tmp_path: Path) -> None:
 def test_another_models_or_settings_calibration_is_refused(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
     file = calibrated(tmp_path / "c.json", SeaKRContext(**WITH), "estimator", "samples")
     with pytest.raises(UserFault, match=told):
-        threshold_of(SeaKRContext(**{**WITH, **settings}, calibration=file))
+        threshold(**{**WITH, **settings}, calibration=file)
 
 
 def test_a_calibration_that_is_not_there_is_refused_though_a_threshold_is_built_in(tmp_path: Path) -> None:
     with pytest.raises(UserFault, match="There is no calibration at"):
-        threshold_of(SeaKRContext(calibration=str(tmp_path / "none.json")))
+        threshold(calibration=str(tmp_path / "none.json"))
 
 
 @pytest.mark.parametrize("estimator", [one for one in get_args(Estimator) if one not in {"gram", "prompt"}])
 def test_a_threshold_of_gram_is_no_other_estimators(estimator: Any) -> None:
     with pytest.raises(UserFault, match="No threshold is known"):
-        threshold_of(SeaKRContext(estimator=estimator))
+        threshold(estimator=estimator)
 
 
 @pytest.mark.parametrize("threshold", ["", "high", "nan", "-inf", "1e999", None, "-6,0", True, []])
