@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -135,3 +136,16 @@ def test_every_step_and_every_ending_has_words() -> None:
     }
     assert nodes <= RENDERERS.keys()
     assert set(get_args(Ending)) == ENDINGS.keys()
+
+
+@pytest.mark.parametrize("graph", ["cot", "ircot", "flare", "seakr"])
+def test_a_trace_becomes_a_page_with_the_sentences(use: Thinker, graph: str, tmp_path: Path) -> None:
+    trace, page = tmp_path / "run.jsonl", tmp_path / "run.html"
+    more = ("--set", "samples=2", "--set", "threshold=-3") if graph == "seakr" else ()
+    assert ask(graph, "--trace", str(trace), *more).exit_code == 0
+    done = CliRunner().invoke(app, ["trace", str(trace), "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    said = page.read_text(encoding="utf-8")
+    assert "It ended because a sentence gave the answer." in said
+    assert ("Uncertainty U of each step" in said) == (graph == "seakr")
+    assert "differs from the one known here" not in said

@@ -617,7 +617,7 @@ def test_the_uncertainty_and_the_snippets_of_seakr(tmp_path):
         ["the steps", "Ada", "-7.50", "stands"],
         ["all that was kept", "Bo", "not measured", ""],
     ]
-    assert "It ended because a step gave the final answer." in tree.text
+    assert "It ended because a sentence gave the answer." in tree.text
 
 
 def test_a_long_exploration_is_drawn_in_part(tmp_path):
@@ -664,7 +664,7 @@ def test_a_technique_whose_state_is_another_has_its_steps_alone(tmp_path, name):
         "dense_rag": "dense",
         "sunar": "neighbourhood",
         "neighbourhood": "promote",
-        "seakr": "append",
+        **dict.fromkeys(("seakr", "cot", "ircot", "flare"), "append"),
     }
     update = {"candidates": [{"no": 1}], "dse": "high", "scored": 3, "steps": [{"no": 1}]}
     path = written(
