@@ -280,7 +280,7 @@ async def test_a_bad_question_is_refused_before_any_model_is_called(question: st
 
 async def test_a_model_that_cannot_score_is_refused_before_any_call() -> None:
     llm = chat(capabilities=frozenset())
-    with pytest.raises(CapabilityMissing, match="evaluator 'report' or 'choice'"):
+    with pytest.raises(CapabilityMissing, match="such as evaluator or reranker"):
         await run(resources(llm), evaluator="likelihood")
     assert llm.calls == []
 

@@ -233,7 +233,7 @@ async def finished(studio: Any, context: dict[str, Any]) -> tuple[str, dict[Any,
 
 
 async def test_the_graphs_are_there_with_their_descriptions(studio: Any) -> None:
-    found = await studio.assistants.search()
+    found = await studio.assistants.search(limit=100)
     assert {one["graph_id"] for one in found} == set(CONTEXTS)
     described = json.loads(LANGGRAPH_JSON.read_text())["graphs"]
     assert {one["graph_id"]: one["description"] for one in found} == {
@@ -594,7 +594,7 @@ WRONG = {
     "no such evaluator": Wrong(
         "ValidationError", "'preset', 'report', 'choice' or 'likelihood'", settings={"evaluator": "oracle"}
     ),
-    "cannot score": Wrong("CapabilityMissing", "evaluator 'report' or 'choice'", settings={"evaluator": "likelihood"}),
+    "cannot score": Wrong("CapabilityMissing", "such as evaluator or reranker", settings={"evaluator": "likelihood"}),
     "no such model": Wrong("UserFault", "no chat model named 'gpt': use one of embedded", settings={"llm": "gpt"}),
     "no corpus": Wrong("UserFault", "/nowhere", graph="vanilla_rag", settings={"corpus": "/nowhere"}),
     "window unknown": Wrong(
