@@ -1,6 +1,6 @@
 """The command line: `dubito ask | calibrate | index | serve | draw | doctor | trace`.
 
-A package and not one cli.py, because six verbs and a live view do not fit one readable file. Each verb's own file
+A package and not one cli.py, because seven verbs and a live view do not fit one readable file. Each verb's own file
 holds its options; what is heavy is imported when the verb runs, so that `--help` answers at once.
 """
 

@@ -12,7 +12,7 @@ from .capability import Capability
 from .context import BaseContext
 from .flow import Answered, Flow
 from .presets import IRCOT_MODELS
-from .reasoning import SearchingContext
+from .reasoning import SEARCHES, SearchingContext
 from .records import extend
 
 
@@ -72,12 +72,7 @@ class IterRetgenContext(BaseContext):
 
     presets: ClassVar[Mapping[str, Mapping[str, str]]] = IRCOT_MODELS
 
-    first_stage: str = Field(
-        default="preset",
-        title="First stage",
-        description="What searches: bm25, dense (the encoder's index), splade:folder-or-hub-name, hybrid (bm25 and "
-        "dense, ranks fused); or 'preset'.",
-    )
+    first_stage: str = Field(default="preset", title="First stage", description=SEARCHES)
     rounds: int = Field(
         default=2, ge=1, le=20, title="Rounds", description="How often documents are looked up and the answer is made."
     )

@@ -115,17 +115,19 @@ class ReasoningContext(BaseContext):
         return 0
 
 
+SEARCHES = (
+    "What searches: bm25, dense (the encoder's index), splade:folder-or-hub-name, hybrid (bm25 and dense, ranks "
+    "fused); or 'preset'."
+)
+"""What a setting `first_stage` says of itself."""
+
+
 class SearchingContext(ReasoningContext):
     """Settings of step-by-step reasoning that looks things up, one snippet a step."""
 
     presets: ClassVar[Mapping[str, Mapping[str, str]]] = IRCOT_MODELS
 
-    first_stage: str = Field(
-        default="preset",
-        title="First stage",
-        description="What searches: bm25, dense (the encoder's index), splade:folder-or-hub-name, hybrid (bm25 and "
-        "dense, ranks fused); or 'preset'.",
-    )
+    first_stage: str = Field(default="preset", title="First stage", description=SEARCHES)
     max_docs: int = Field(
         default=3, ge=0, le=100, title="Documents", description="How many snippets are kept at most, one a step."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -40,22 +41,10 @@ def test_data() -> Path:
 @pytest.fixture
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries wait a millisecond, not seconds."""
-    from dubito.graphs import (  # noqa: PLC0415
-        cot,
-        dense,
-        dense_rag,
-        df_rag,
-        flare,
-        ircot,
-        iter_retgen,
-        neighbourhood,
-        seakr,
-        sunar,
-        vanilla_rag,
-        wiring,
-    )
+    from dubito import __all__ as exported  # noqa: PLC0415
+    from dubito.graphs import wiring  # noqa: PLC0415
 
+    graphs = [import_module(f"dubito.graphs.{name}") for name in exported if name != "__version__"]
     quick = wiring.RETRY._replace(initial_interval=0.001, max_interval=0.002, jitter=False)
-    reasoning = (cot, flare, ircot, iter_retgen, seakr)
-    for module in (*reasoning, dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag, wiring):
+    for module in (*graphs, wiring):
         monkeypatch.setattr(module, "RETRY", quick)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dubito.cli import app, checks
+from dubito.cli.context import graph_names
 from dubito.cli.run import ModelCall, NodeEnd, NodeStart, Progress, Run, State
 from dubito.cli.screen import clean, shorten
 from dubito.cli.steps import number
@@ -597,22 +598,7 @@ def test_a_corpus_that_is_not_there_is_refused(tmp_path, letters):
 # draw
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [
-        "cot",
-        "dense",
-        "dense_rag",
-        "df_rag",
-        "flare",
-        "ircot",
-        "iter_retgen",
-        "neighbourhood",
-        "seakr",
-        "sunar",
-        "vanilla_rag",
-    ],
-)
+@pytest.mark.parametrize("graph", graph_names())
 def test_graphs_are_drawn_as_mermaid(tmp_path, graph):
     shown = dubito("draw", graph)
     assert shown.exit_code == 0
