@@ -73,9 +73,21 @@ def test_delta_lies_where_it_decides_right_most_often(use: Thinker) -> None:
     assert kept["threshold"] == found["threshold"]
 
 
-def test_nothing_is_looked_up(use: Thinker) -> None:
+def shown_passages(use: Thinker) -> set[int]:
+    """The questions that were shown passages."""
+    prompts = ["\n".join(one["content"] for one in messages) for _, messages in use.calls]
+    return {number(prompt) for prompt in prompts if "<passage" in prompt}
+
+
+def test_nothing_is_looked_up_however_doubtful_the_model_is(use: Thinker) -> None:
+    use.doubts = lambda rationales, asked: 1000.0
     assert calibrate().exit_code == 0
-    assert not any("<passage" in message["content"] for _, messages in use.calls for message in messages)
+    assert shown_passages(use) == set()
+
+
+def test_whole_runs_look_something_up_where_u_is_above_the_delta_that_was_found(use: Thinker) -> None:
+    assert calibrate("--sweep", "k=1").exit_code == 0
+    assert shown_passages(use) == {6, 7, 8, 9}
 
 
 def test_a_person_sees_delta_and_how_well_it_does(use: Thinker) -> None:
