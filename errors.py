@@ -6,6 +6,9 @@ A fault is the user's (one sentence that says what to do), the model's (transien
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
 
 class DubitoError(RuntimeError):
     """Base of every error that dubito raises on purpose; its text is one sentence fit for a terminal.
@@ -57,3 +60,14 @@ class ContractFault(DubitoError):
         super().__init__(problem)
         self.problem = problem
         self.reply = reply
+
+
+def either(names: Sequence[str]) -> str:
+    """'a', 'a or b', 'a, b or c'."""
+    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def closest(name: str, names: Iterable[str]) -> str:
+    """' (did you mean a?)' if one of the names is much like `name`, else nothing."""
+    close = get_close_matches(name, list(names), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

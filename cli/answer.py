@@ -17,7 +17,7 @@ from ..state.reasoning import ReasoningContext, SearchingContext
 from ..state.records import Chunk, Usage
 from ..state.seakr import SeaKRContext
 from ..state.sunar import Hop
-from .run import Run
+from ..traces.run import Run
 from .screen import clean, counted, duration, shorten
 from .view_dense import verdict
 from .view_dense_rag import STOPS

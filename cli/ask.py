@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UserFault
-from .context import context_for, either, graph_named, graph_names
+from ..errors import UserFault, either
+from ..graphs.registry import graph_named, graph_names
+from .context import context_for
 from .screen import console, help_lines, print_json
 
 EXAMPLES = help_lines(
@@ -77,7 +78,7 @@ def ask(
     options = {"corpus": corpus, "llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k}
     screen = None if as_json else console()
     with screen.status("loading") if screen is not None and screen.is_interactive else contextlib.nullcontext():
-        from .run import Run  # noqa: PLC0415 - what is heavy loads when it is needed
+        from ..traces.run import Run  # noqa: PLC0415 - what is heavy loads when it is needed
         from .watch import follow  # noqa: PLC0415
 
         chosen = graph_named(graph)

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Literal, cast, get_args, get_origin
 
-from .. import __all__ as exported
-from ..errors import UserFault
+from ..errors import UserFault, closest, either
 
 if TYPE_CHECKING:
-    from langgraph.graph.state import CompiledStateGraph
     from pydantic import ValidationError
     from pydantic.fields import FieldInfo
 
+    from ..graphs.registry import Graph
     from ..state.context import BaseContext
-
-    Graph = CompiledStateGraph[Any, Any, Any, Any]
-
-
-def graph_names() -> list[str]:
-    """The graphs there are."""
-    return [name for name in exported if not name.startswith("_")]
-
-
-def graph_named(name: str) -> Graph:
-    """The compiled graph of that name; `UserFault` for an unknown one."""
-    if name not in graph_names():
-        raise UserFault(
-            f"There is no graph named '{name}': use {either(graph_names())}{_closest(name, graph_names())}."
-        )
-    graph: Graph = import_module(f"..graphs.{name}", __package__).graph
-    return graph
 
 
 def context_for(graph: Graph, options: Mapping[str, str | None], assignments: Sequence[str]) -> BaseContext:
@@ -48,7 +28,7 @@ def context_for(graph: Graph, options: Mapping[str, str | None], assignments: Se
             raise UserFault(f"--set takes name=value, such as --set k=3, and got '{assignment}'.")
         if name not in fields:
             raise UserFault(
-                f"{graph.name} has no setting '{name}'{_closest(name, fields)}: use {either(sorted(fields))}."
+                f"{graph.name} has no setting '{name}'{closest(name, fields)}: use {either(sorted(fields))}."
             )
         if name in values:
             raise UserFault(f"The setting {name} is given twice: say it once.")
@@ -57,16 +37,6 @@ def context_for(graph: Graph, options: Mapping[str, str | None], assignments: Se
         return schema(**values)  # pydantic reads numbers and truth values from text
     except ValidationError as fault:
         raise UserFault(_sentence(fault, fields)) from fault
-
-
-def either(names: Sequence[str]) -> str:
-    """'a', 'a or b', 'a, b or c'."""
-    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def _closest(name: str, names: Sequence[str] | Mapping[str, Any]) -> str:
-    close = get_close_matches(name, list(names), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _sentence(fault: ValidationError, fields: Mapping[str, FieldInfo]) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UserFault
-from .context import either, graph_named, graph_names
+from ..errors import UserFault, either
+from ..graphs.registry import graph_named, graph_names
 from .screen import help_lines
 
 EXAMPLES = help_lines("Examples", "dubito draw df_rag", "dubito draw vanilla_rag --out vanilla_rag.mmd")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import unicodedata
 from typing import TYPE_CHECKING, Any
+
+from ..traces.writer import jsonable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -65,17 +66,6 @@ def print_json(value: Any) -> None:  # noqa: ANN401
     """Exactly one JSON object on one line of standard output, in ASCII."""
     sys.stdout.write(json.dumps(jsonable(value), default=str) + "\n")
     sys.stdout.flush()
-
-
-def jsonable(value: Any) -> Any:  # noqa: ANN401
-    """The value with null for every number that JSON does not have (infinities, NaN)."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    return value
 
 
 def counted(count: int, thing: str) -> str:

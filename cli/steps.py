@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..state.context import BaseContext
-from .run import ModelCall, NodeEnd, NodeStart, Progress
+from ..traces.run import ModelCall, NodeEnd, NodeStart, Progress
 from .screen import clean
 
 

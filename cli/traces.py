@@ -34,7 +34,7 @@ def trace(
     becomes a page with every prompt and reply, the graph with the path taken, and what matters for its technique; the
     page needs no network.
     """
-    from .viewer.recording import read  # noqa: PLC0415 - what is heavy loads when it is needed
+    from ..traces.recording import read  # noqa: PLC0415 - what is heavy loads when it is needed
 
     if len(recorded) > 2:
         raise UserFault(f"dubito trace shows one trace or compares two, and got {len(recorded)}.")

@@ -13,11 +13,11 @@ from typing import Any, Self
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
+from ..traces.run import Event, ModelCall, NodeEnd, NodeStart, Progress, Run, State
+from ..traces.writer import Trace
 from .answer import answer_panel, answer_text, grounds_and_cost, settings_line
-from .run import Event, ModelCall, NodeEnd, NodeStart, Progress, Run, State
 from .screen import show
 from .steps import Step, Task
-from .trace import Trace
 from .view import block
 
 

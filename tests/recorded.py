@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from dubito.cli.run import Run
 from dubito.cli.watch import follow
 from dubito.graphs import dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag
 from dubito.models.resources import Resources
@@ -35,6 +34,7 @@ from dubito.tests.scripted import (
     ScriptedRetriever,
     resources,
 )
+from dubito.traces.run import Run
 
 WHO, WHERE = "Who is the founder?", "Where was Ada born?"
 FOUND = {WHO: ["f1", "f2", "f3"], WHERE: ["b1", "b2", "f1"], QUESTION: ["f1", "f2", "b1"]}

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...traces.recording import Call, Recording, Step, Task
 from ..screen import counted, duration, shorten
 from .facts import beside, cost_of, times, title_of
-from .recording import Call, Recording, Step, Task
 
 LONGEST_INLINE = 160
 """Characters of a value that is shown without folding."""

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ...errors import UserFault
+from ...traces.recording import Recording
 from ..screen import clean, shorten
 from ..steps import rows
 from .facts import cost_of, evidence_of, names_of, settings_of, state_of, times
-from .recording import Recording
 from .terminal import answer_text
 
 LONGEST_SETTING = 60

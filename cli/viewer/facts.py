@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...traces.recording import Call, Recording, Step
 from ..screen import counted, duration
-from .recording import Call, Recording, Step
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...errors import UserFault
+from ...traces.recording import Recording
 from ..screen import duration
 from .blocks import figure
 from .cards import cards
 from .facts import answer_of, cost_of, evidence_of, settings_of, state_of, title_of, warnings_of
 from .panels import blocks
 from .path_taken import figures
-from .recording import Recording
 from .timeline import timeline
 
 _BEGINNING = b"<!doctype html>"

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...traces.recording import Recording, Step, Task, named
 from ..view_dense_rag import STOPS
 from .blocks import Bar, Bars, Block, Cell, Fold, Row, Table, Words, num
 from .facts import names_of
-from .recording import Recording, Step, Task, named
 
 
 def dense(recording: Recording) -> list[Block]:

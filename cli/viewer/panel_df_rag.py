@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...traces.recording import Recording, last_update, named
 from .blocks import Block, Cell, Pairs, Row, Table, Words, num, scaled
 from .facts import names_of
-from .recording import Recording, last_update, named
 
 NOTHING = -1
 """The number of no chunks at all among the sets."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...traces.recording import Recording, last_update, named
 from ..view_reasoning import ENDINGS
 from .blocks import Bar, Bars, Block, Cell, Fold, Row, Table, Words, figure, num
 from .facts import names_of
-from .recording import Recording, last_update, named
 
 
 def panel(recording: Recording) -> list[Block]:

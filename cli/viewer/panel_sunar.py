@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...traces.recording import Recording, Step, Task, last_update, named
 from ..view_neighbourhood import ENDINGS
 from .blocks import Block, Cell, Fold, Pairs, Row, Table, Words, num
 from .exploration import flow
 from .facts import names_of
-from .recording import Recording, Step, Task, last_update, named
 
 
 def sunar(recording: Recording) -> list[Block]:

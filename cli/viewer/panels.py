@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ...traces.recording import Recording
 from . import panel_dense, panel_df_rag, panel_seakr, panel_sunar
 from .blocks import Block, Words
-from .recording import Recording
 
 Panel = Callable[[Recording], list[Block]]
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...traces.recording import Recording, Step
 from .layers import Edge, layout, width_of
-from .recording import Recording, Step
 
 START, END = "__start__", "__end__"
 

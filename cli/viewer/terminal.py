@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...traces.recording import Recording, Step
 from ..screen import clean, duration
 from .facts import answer_of, beside, cost_of, cost_words, evidence_of, names_of, state_of, times, warnings_of
-from .recording import Recording, Step
 
 MOST_EVIDENCE = 10
 """Chunks listed below an answer; the others are counted."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...traces.recording import Call, Recording, Step, Task
 from ..screen import duration
 from .facts import times
-from .recording import Call, Recording, Step, Task
 
 HIGHEST_LANE, LOWEST_LANE, ROW = 14, 3, 84
 """Pixels: of a lane at most and at least, and of the lanes of a row together while they are not at their lowest."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from dubito.cli.viewer import page
-from dubito.cli.viewer.recording import read
 from dubito.tests.recorded import RUNS, parsed, record, vanilla_run
+from dubito.traces.recording import read
 
 CHROMIUM = shutil.which("chromium")
 

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from dubito.cli import app, checks
-from dubito.cli.context import graph_names
-from dubito.cli.run import ModelCall, NodeEnd, NodeStart, Progress, Run, State
 from dubito.cli.screen import clean, shorten
 from dubito.cli.steps import number
 from dubito.cli.view_df_rag import lambda_range
 from dubito.cli.watch import Watch, follow
 from dubito.errors import ContextOverflow, ModelFault, UserFault
 from dubito.graphs import df_rag, vanilla_rag
+from dubito.graphs.registry import graph_names
 from dubito.models import resources
 from dubito.models.resources import Resources
 from dubito.retrieval.document_graph import DocumentGraph
@@ -27,6 +26,7 @@ from dubito.settings import settings
 from dubito.state.df_rag import DFRagContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import ScriptedChat, ScriptedRetriever, unit
+from dubito.traces.run import ModelCall, NodeEnd, NodeStart, Progress, Run, State
 from rich.console import Console
 from typer.testing import CliRunner
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from dubito.cli import app
 from dubito.cli.link_map import LinkMap, Row
-from dubito.cli.run import NodeEnd, NodeStart, Progress, Run, State
 from dubito.cli.steps import Step, Task
 from dubito.cli.view import RENDERERS, block
 from dubito.cli.view_dense_rag import STOPS
@@ -22,6 +21,7 @@ from dubito.state.context import BaseContext
 from dubito.state.dense import DenseContext
 from dubito.state.dense_rag import DenseRagContext, Stop
 from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
+from dubito.traces.run import NodeEnd, NodeStart, Progress, Run, State
 from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner

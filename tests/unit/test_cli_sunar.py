@@ -10,7 +10,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from dubito.cli import app
-from dubito.cli.run import NodeEnd, NodeStart, Progress, Run, State
 from dubito.cli.steps import Step, Task
 from dubito.cli.view import block
 from dubito.cli.view_neighbourhood import ENDINGS, MOST_ENTERED, RENDERERS, entered, titles
@@ -28,6 +27,7 @@ from dubito.state.neighbourhood import Ending, NeighbourhoodContext, Pool, Score
 from dubito.state.records import Chunk
 from dubito.state.sunar import SunarContext
 from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
+from dubito.traces.run import NodeEnd, NodeStart, Progress, Run, State
 from rich.console import Console
 from typer.testing import CliRunner
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.cli.context import graph_names
 from dubito.graphs import (
     cot,
     dense,
@@ -21,6 +20,7 @@ from dubito.graphs import (
     seakr,
     sunar,
 )
+from dubito.graphs.registry import graph_names
 from dubito.state.baselines import FlareContext, IRCoTContext, IterRetgenContext
 from dubito.state.context import BaseContext
 from dubito.state.dense_rag import DenseRagContext

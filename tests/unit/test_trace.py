@@ -3,8 +3,6 @@ from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 import pytest
-from dubito.cli.run import ModelCall, NodeEnd, NodeStart, Run
-from dubito.cli.trace import Trace
 from dubito.cli.watch import follow
 from dubito.errors import ContextOverflow, UserFault
 from dubito.graphs import vanilla_rag
@@ -12,6 +10,8 @@ from dubito.models.resources import Resources
 from dubito.state.flow import Question
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
+from dubito.traces.run import ModelCall, NodeEnd, NodeStart, Run
+from dubito.traces.writer import Trace
 from langgraph.graph import END, START, StateGraph
 
 

@@ -14,7 +14,6 @@ from dubito.cli.viewer import page
 from dubito.cli.viewer.blocks import Words
 from dubito.cli.viewer.layers import HALF, layout, width_of
 from dubito.cli.viewer.panels import PANELS, blocks
-from dubito.cli.viewer.recording import Task, read
 from dubito.cli.viewer.timeline import lanes
 from dubito.errors import ContextOverflow
 from dubito.tests.recorded import (
@@ -29,6 +28,7 @@ from dubito.tests.recorded import (
     record,
     vanilla_run,
 )
+from dubito.traces.recording import Task, read
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner

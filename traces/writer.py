@@ -18,6 +18,7 @@ they are nested): source, target, and whether a decision is taken there. `dubito
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,15 +28,38 @@ from typing import TYPE_CHECKING, Any, Self
 from .. import __version__
 from ..errors import UserFault
 from .run import Event, ModelCall, NodeEnd, NodeStart, Run
-from .screen import jsonable
 
 if TYPE_CHECKING:
-    from .context import Graph
+    from ..graphs.registry import Graph
+    from ..state.context import BaseContext
 
 VERSION = 1
 """Of the lines' form; it grows when a reader of old traces would be misled."""
 
 _BEGINNING = b'{"type": "run"'
+
+
+def first_line(graph: Graph, question: str, context: BaseContext) -> bytes:
+    """What was asked, of which graph, with which settings."""
+    about = {"version": VERSION, "dubito": __version__, "graph": graph.name, "context": context.model_dump(mode="json")}
+    return _line("run", {**about, "question": question, "wiring": _wiring(graph)})
+
+
+def line_of(event: Event | None) -> bytes | None:
+    """What happened; None for what a trace does not hold."""
+    if isinstance(event, NodeStart):
+        return _line("node_start", {**_place(event), "input": event.input})
+    if isinstance(event, ModelCall):
+        return _line("llm_call", {**_place(event), **event.call})
+    if isinstance(event, NodeEnd):
+        error = None if event.error is None else _error(event.error)
+        return _line("node_end", {**_place(event), "seconds": event.seconds, "update": event.update, "error": error})
+    return None
+
+
+def last_line(seconds: float, output: Mapping[str, Any], fault: BaseException | None) -> bytes:
+    """What came out, or the error that ended the run."""
+    return _line("end", {"seconds": seconds, **({"output": output} if fault is None else {"error": _error(fault)})})
 
 
 class Trace:
@@ -56,18 +80,15 @@ class Trace:
 
     def __enter__(self) -> Self:
         """Write the first line."""
-        context = self._run.context.model_dump(mode="json")
-        about = {"version": VERSION, "dubito": __version__, "graph": self._run.graph.name, "context": context}
-        self._write("run", {**about, "question": self._run.question, "wiring": _wiring(self._run.graph)})
+        self._write(first_line(self._run.graph, self._run.question, self._run.context))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Write the last line."""
-        ending = {"output": self._run.output} if fault is None else {"error": _error(fault)}
         try:
-            self._write("end", {"seconds": self._run.seconds, **ending})
+            self._write(last_line(self._run.seconds, self._run.output, fault))
         except UserFault:
             if fault is None:
                 raise
@@ -76,22 +97,32 @@ class Trace:
 
     def on(self, event: Event | None) -> None:
         """Write down what happened."""
-        if isinstance(event, NodeStart):
-            self._write("node_start", {**_place(event), "input": event.input})
-        elif isinstance(event, ModelCall):
-            self._write("llm_call", {**_place(event), **event.call})
-        elif isinstance(event, NodeEnd):
-            error = None if event.error is None else _error(event.error)
-            self._write("node_end", {**_place(event), "seconds": event.seconds, "update": event.update, "error": error})
+        if (line := line_of(event)) is not None:
+            self._write(line)
 
-    def _write(self, kind: str, fields: Mapping[str, Any]) -> None:
-        line = {"type": kind, "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}
-        text = json.dumps(jsonable(line), ensure_ascii=False, default=str) + "\n"
-        # half a surrogate pair has no UTF-8, but as a backslash sequence it is JSON
+    def _write(self, line: bytes) -> None:
         try:
-            self._file.write(text.encode("utf-8", errors="backslashreplace"))
+            self._file.write(line)
         except OSError as fault:
             raise _unwritable(self._path, fault) from fault
+
+
+def jsonable(value: Any) -> Any:  # noqa: ANN401
+    """The value with null for every number that JSON does not have (infinities, NaN)."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    return value
+
+
+def _line(kind: str, fields: Mapping[str, Any]) -> bytes:
+    line = {"type": kind, "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}
+    text = json.dumps(jsonable(line), ensure_ascii=False, default=str) + "\n"
+    # half a surrogate pair has no UTF-8, but as a backslash sequence it is JSON
+    return text.encode("utf-8", errors="backslashreplace")
 
 
 def _unwritable(path: Path, fault: OSError) -> UserFault:

@@ -1,4 +1,4 @@
-"""A graph run as a series of events, for whoever watches: the screen, the trace."""
+"""A graph run as a series of events, for whoever watches: the screen, the trace, an evaluation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..graphs.registry import Graph
     from ..state.context import BaseContext
-    from .context import Graph
 
 TICK = 0.1
 """Seconds after which a watcher is woken although nothing happened."""
@@ -74,56 +74,25 @@ class State(Event):
     values: Mapping[str, Any]
 
 
-@dataclass
-class Run:
-    """One question put to a graph. Iterate over it for its events, None where nothing happened for a while; then
-    `output` and `seconds` hold what came out."""
+MODES: list[Any] = ["tasks", "custom", "values"]
+"""What a graph has to stream, subgraphs included, for its parts to become events."""
 
-    graph: Graph
-    question: str
-    context: BaseContext
-    output: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-    _starts: dict[str, float] = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Event | None]:
-        """Run the graph in a thread, so that Ctrl-C reaches the caller at once and not when the nodes are done."""
-        begun = time.monotonic()
-        parts: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()
-        threading.Thread(target=self._stream, args=(parts,), name="dubito-run", daemon=True).start()
-        while True:
-            try:
-                at, part = parts.get(timeout=TICK)
-            except queue.Empty:
-                yield None
-                continue
-            self.seconds = at - begun
-            if part is None:
-                return
-            if isinstance(part, BaseException):
-                raise part
-            if (event := self._event(part, at)) is not None:
-                yield event
+class Reader:
+    """Turns the parts of a stream of `MODES` into events; `output` is what the graph has put out so far."""
 
-    def _stream(self, parts: queue.SimpleQueue[tuple[float, Any]]) -> None:
-        try:
-            for part in self.graph.stream(
-                {"question": self.question},
-                context=self.context,
-                stream_mode=["tasks", "custom", "values"],
-                subgraphs=True,
-                version="v2",
-            ):
-                parts.put((time.monotonic(), part))
-            parts.put((time.monotonic(), None))
-        except BaseException as fault:  # raised where the run is waited for
-            parts.put((time.monotonic(), fault))
+    def __init__(self, graph: Graph) -> None:
+        """graph: whose stream it is."""
+        self._graph = graph
+        self._starts: dict[str, float] = {}
+        self.output: dict[str, Any] = {}
 
-    def _event(self, part: Mapping[str, Any], at: float) -> Event | None:
+    def event(self, part: Mapping[str, Any], at: float) -> Event | None:
+        """The event that a part is; at: when it came, in seconds of the monotonic clock."""
         data, where = part["data"], tuple(part["ns"])
         if part["type"] == "values":
             if not where:
-                self.output = {name: data[name] for name in self.graph.output_channels if name in data}
+                self.output = {name: data[name] for name in self._graph.output_channels if name in data}
             return State(namespace=where, at=at, values=data)
         if part["type"] == "tasks":
             return self._task(data, where, at)
@@ -147,3 +116,47 @@ class Run:
         return NodeEnd(
             namespace=where, at=at, node=name, task=task, seconds=seconds, update=update, error=data["error"]
         )
+
+
+@dataclass
+class Run:
+    """One question put to a graph. Iterate over it for its events, None where nothing happened for a while; then
+    `output` and `seconds` hold what came out."""
+
+    graph: Graph
+    question: str
+    context: BaseContext
+    output: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __iter__(self) -> Iterator[Event | None]:
+        """Run the graph in a thread, so that Ctrl-C reaches the caller at once and not when the nodes are done."""
+        begun = time.monotonic()
+        reader = Reader(self.graph)
+        parts: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._stream, args=(parts,), name="dubito-run", daemon=True).start()
+        while True:
+            try:
+                at, part = parts.get(timeout=TICK)
+            except queue.Empty:
+                yield None
+                continue
+            self.seconds = at - begun
+            if part is None:
+                return
+            if isinstance(part, BaseException):
+                raise part
+            event = reader.event(part, at)
+            self.output = reader.output
+            if event is not None:
+                yield event
+
+    def _stream(self, parts: queue.SimpleQueue[tuple[float, Any]]) -> None:
+        try:
+            for part in self.graph.stream(
+                {"question": self.question}, context=self.context, stream_mode=MODES, subgraphs=True, version="v2"
+            ):
+                parts.put((time.monotonic(), part))
+            parts.put((time.monotonic(), None))
+        except BaseException as fault:  # raised where the run is waited for
+            parts.put((time.monotonic(), fault))

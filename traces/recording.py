@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserFault
-from ..trace import VERSION
+from ..errors import UserFault
+from .writer import VERSION
 
 Wiring = Mapping[str, Sequence[tuple[str, str, bool]]]
 """The edges of the graph, under "", and of its subgraphs: source, target, and whether a decision is taken there."""
