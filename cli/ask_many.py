@@ -73,7 +73,9 @@ def ask_them(
             await open_it()
             current_meter.set(None)
             bar.begin()
-            await ask_all(keys, ask, records, at_once=at_once, on_end=bar.end)
+            await ask_all(
+                keys, ask, records, at_once=at_once, on_end=lambda record: bar.end(failed=record["found"] is None)
+            )
 
         try:
             run_in_background(all_of_them())
@@ -109,7 +111,7 @@ def done_of(keys: Mapping[str, str], records: Records) -> int:
 
 
 class Bar:
-    """How many questions are done, and how long the others will take. In a pipe nothing."""
+    """How many questions are done, what they cost, and how long the others will take. In a pipe nothing."""
 
     def __init__(self, screen: Console, before: int, total: int, *, moves: bool) -> None:
         """before: questions that were done earlier; moves: is there someone to watch?"""
@@ -117,6 +119,7 @@ class Bar:
         self._bars = Bars(*columns, console=screen, transient=True, disable=not moves, expand=True)
         self._task = self._bars.add_task("opening models and corpus", total=None, so_far="")
         self._total, self._before, self._done, self._failed = total, before, 0, 0
+        self._calls = self._tokens = 0
         self._begun = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -139,17 +142,30 @@ class Bar:
         self._begun = time.monotonic()
         self._show()
 
-    def end(self, record: Record) -> None:
-        """A question is done, or failed."""
+    def end(self, *, failed: bool, usage: Mapping[str, Any] | None = None) -> None:
+        """A question is done, or failed; usage: what it cost, where that is known."""
         self._done += 1
-        self._failed += record["found"] is None
+        self._failed += failed
+        if usage is not None:
+            self._calls += usage["calls"]
+            self._tokens += usage["prompt_tokens"] + usage["completion_tokens"]
         self._show()
 
     def _show(self) -> None:
-        done = self._before + self._done
-        so_far = f"{done:,} of {self._total:,}"
+        done, taken = self._before + self._done, time.monotonic() - self._begun
+        so_far = [f"{done:,} of {self._total:,}"]
         if self._done:
-            left = (self._total - done) * (time.monotonic() - self._begun) / self._done
-            so_far += f", {duration(left)} left"
-        so_far += f", {self._failed} failed" if self._failed else ""
-        self._bars.update(self._task, description="questions", completed=done, total=self._total, so_far=so_far)
+            so_far.append(rate(self._done, taken))
+            so_far.append(f"{duration((self._total - done) * taken / self._done)} left")
+        if self._calls:
+            so_far.append(f"{self._calls:,} calls, {self._tokens:,} tokens")
+        if self._failed:
+            so_far.append(f"{self._failed} failed")
+        text = ", ".join(so_far)
+        self._bars.update(self._task, description="questions", completed=done, total=self._total, so_far=text)
+
+
+def rate(count: int, seconds: float) -> str:
+    """'3.1 a second', '12 a minute'."""
+    each = count / max(seconds, 1e-9)
+    return f"{each:.1f} a second" if each >= 1 else f"{each * 60:.1f} a minute"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import time
@@ -13,6 +12,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from ..errors import DubitoError, UserFault
+from .in_turn import in_turn
 
 MOST_FAILURES = 5
 """Questions that may fail in a row for want of a model; a later run will do better than the rest of this one."""
@@ -89,39 +89,34 @@ async def ask_all(
     A question that fails is kept with its reason. Raises `DubitoError` if `MOST_FAILURES` fail in a row, those not
     counted that cannot be answered as they are (a `UserFault`).
     """
-    waiting = iter([(key, text) for key, text in questions.items() if records.found(key) is None])
+    waiting = [(key, text) for key, text in questions.items() if records.found(key) is None]
     row: list[DubitoError] = []
 
-    async def work() -> None:
-        for key, text in waiting:
-            begun = time.monotonic()
-            found, fault = await _attempt(ask, text)
-            seconds = time.monotonic() - begun
-            record: Record = {
-                "key": key,
-                "question": text,
-                "found": found,
-                "error": None if fault is None else str(fault),
-                "seconds": seconds,
-            }
-            records.add(record)
-            on_end(record)
-            if fault is None:
-                row.clear()
-            elif not isinstance(fault, UserFault):
-                row.append(fault)
-            if len(row) >= MOST_FAILURES:
-                raise DubitoError(
-                    f"{len(row)} questions in a row failed, the last one so: {row[-1]} What is done is kept: mend that "
-                    "and run the same again."
-                ) from row[-1]
+    async def put(question: tuple[str, str]) -> None:
+        key, text = question
+        begun = time.monotonic()
+        found, fault = await _attempt(ask, text)
+        seconds = time.monotonic() - begun
+        record: Record = {
+            "key": key,
+            "question": text,
+            "found": found,
+            "error": None if fault is None else str(fault),
+            "seconds": seconds,
+        }
+        records.add(record)
+        on_end(record)
+        if fault is None:
+            row.clear()
+        elif not isinstance(fault, UserFault):
+            row.append(fault)
+        if len(row) >= MOST_FAILURES:
+            raise DubitoError(
+                f"{len(row)} questions in a row failed, the last one so: {row[-1]} What is done is kept: mend that "
+                "and run the same again."
+            ) from row[-1]
 
-    workers = [asyncio.ensure_future(work()) for _ in range(at_once)]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for worker in workers:
-            worker.cancel()
+    await in_turn(waiting, put, at_once)
 
 
 async def _attempt(

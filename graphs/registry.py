@@ -11,6 +11,8 @@ from ..errors import UserFault, closest, either
 if TYPE_CHECKING:
     from langgraph.graph.state import CompiledStateGraph
 
+    from ..models.resources import Resources
+
     Graph = CompiledStateGraph[Any, Any, Any, Any]
 
 
@@ -19,9 +21,10 @@ def graph_names() -> list[str]:
     return [name for name in exported if not name.startswith("_")]
 
 
-def graph_named(name: str) -> Graph:
-    """The compiled graph of that name; `UserFault` for an unknown one."""
+def graph_named(name: str, resources: Resources | None = None) -> Graph:
+    """The compiled graph of that name, over resources of the caller's own if given; `UserFault` for an unknown one."""
     if name not in graph_names():
         raise UserFault(f"There is no graph named '{name}': use {either(graph_names())}{closest(name, graph_names())}.")
-    graph: Graph = import_module(f".{name}", __package__).graph
+    module = import_module(f".{name}", __package__)
+    graph: Graph = module.graph if resources is None else module.build(resources).compile(name=name)
     return graph

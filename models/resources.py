@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SAMPLE = "sample"
-CHAT_NAMES = "embedded, vllm:URL#model, vllm:URL#model&states=URL, openai:URL#model, hf:folder-or-hub-name, gguf:file"
+CHAT_NAMES = (
+    "embedded, vllm:URL#model, vllm:URL#model&states=URL, engine:folder-or-hub-name, openai:URL#model, "
+    "hf:folder-or-hub-name, gguf:file"
+)
 ENCODER_NAMES = "embedded, st:folder-or-hub-name, openai:URL#model"
 
 
@@ -53,9 +56,11 @@ class Resources:
         judge: Judge | None = None,
         reranker: Reranker | None = None,
         graph: Surroundings | None = None,
+        around: Callable[[ChatModel], ChatModel] | None = None,
     ) -> None:
-        """Every argument is optional; what is left out is opened by name."""
+        """Every argument is optional; what is left out is opened by name. around: put around each chat model."""
         self._llm = None if llm is None else _as_chat_model(llm)
+        self._around = around or (lambda model: model)
         self._encoder = None if encoder is None else _as_encoder(encoder)
         self._retriever = retriever
         self._judge = judge
@@ -70,9 +75,7 @@ class Resources:
         """The chat model of that name, bounded to `concurrency` calls at a time; `UserFault` for an unknown name."""
 
         async def open_it() -> ChatModel:
-            if self._llm is not None:
-                return self._llm
-            return await asyncio.to_thread(open_chat_model, name)
+            return self._around(self._llm or await asyncio.to_thread(open_chat_model, name))
 
         model = await self._once(("llm", name), open_it)
         with self._lock:
@@ -294,6 +297,10 @@ def open_chat_model(name: str) -> ChatModel:
         from .openai_chat import open_server  # noqa: PLC0415 - backends load when first needed
 
         return open_server(name, rest, "vllm" if kind == "vllm" else "openai")
+    if kind == "engine" and rest:
+        from .vllm_engine import open_engine  # noqa: PLC0415
+
+        return open_engine(name)
     if name == "embedded" or (kind in {"hf", "gguf"} and rest):
         from .transformers_chat import TransformersChat  # noqa: PLC0415
         from .weights import smollm2_gguf  # noqa: PLC0415

@@ -1,0 +1,130 @@
+"""`dubito eval` as a person runs it: killed and gone on with, against a server that fails, on a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dubito.evals.store import Store
+from dubito.tests.stub_server import Stub, serving
+
+QUESTIONS = 60
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "questions.jsonl"
+    lines = [{"question": f"Who is number {number}?", "answers": [f"a{number}"]} for number in range(QUESTIONS)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "dubito", "eval", *map(str, arguments)]
+
+
+def dubito(*arguments: object, within: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=within, check=False)
+
+
+def table(folder: Path) -> dict[tuple[str, str], Any]:
+    """What came out, by system and question, without the time it took."""
+    with Store(folder / "results.sqlite") as store:
+        return {(one.system, one.question): (one.output, one.error) for one in store.outcomes()}
+
+
+def without_seconds(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {key: without_seconds(value) for key, value in found.items() if key != "seconds"}
+    return [without_seconds(one) for one in found] if isinstance(found, list | tuple) else found
+
+
+def begin(stub: Stub, questions: Path, out: Path, *more: object, systems: Sequence[str] = ("cot",)) -> list[object]:
+    model = f"openai:{stub.url}#stub"
+    return [*systems, "--dataset", questions, "--corpus", "sample", "--llm", model, "--out", out, *more]
+
+
+def test_a_run_that_was_killed_and_gone_on_with_is_the_same_as_one_that_was_not(questions: Path, tmp_path: Path):
+    systems = ("cot", "short=cot:max_steps=2")
+    with serving(Stub(seconds=0.02)) as stub:
+        killed = tmp_path / "killed"
+        process = subprocess.Popen(command(*begin(stub, questions, killed, "--at-once", 3, systems=systems)))
+        until = time.monotonic() + 120
+        while len(stub.requests) < QUESTIONS and time.monotonic() < until:
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kept = table(killed)
+        assert 0 < len(kept) < 2 * QUESTIONS
+        went_on = dubito("--resume", killed, "--at-once", 3)
+        assert went_on.returncode == 0, went_on.stderr
+        assert f"{len(kept)} of 120 questions were done before." in went_on.stdout
+        whole = dubito(*begin(stub, questions, tmp_path / "whole", "--at-once", 3, systems=systems))
+        assert whole.returncode == 0, whole.stderr
+    found = table(killed)
+    assert len(found) == 2 * QUESTIONS
+    assert without_seconds(found) == without_seconds(table(tmp_path / "whole"))
+    assert {key: found[key] for key in kept} == kept
+
+
+def test_every_question_ends_answered_or_recorded_when_a_third_of_all_requests_fail(questions: Path, tmp_path: Path):
+    # a refusal depends on how often the same was asked, so that neither luck nor speed decides what fails
+    seen: dict[str, int] = {}
+
+    def fails(body: dict[str, Any], number: int) -> int:
+        text = json.dumps(body["messages"])
+        seen[text] = seen.get(text, 0) + 1
+        who = int(body["messages"][-1]["content"].split("number ")[1].split("?")[0])
+        return 500 if who % 10 == 3 or (number + seen[text]) % 10 < 3 else 200
+
+    with serving(Stub(fails=fails)) as stub:
+        ended = dubito(*begin(stub, questions, tmp_path / "run", "--at-once", 8, "--json"))
+        assert ended.returncode == 0, ended.stderr
+        found = table(tmp_path / "run")
+    assert len(found) == QUESTIONS
+    failed = {question for (_, question), (output, _) in found.items() if output is None}
+    refused = sum(count for text, count in seen.items())
+    assert refused > QUESTIONS
+    assert len(failed) >= QUESTIONS // 10
+    assert json.loads(ended.stdout)["failed"] == len(failed)
+    for output, error in found.values():
+        assert (output is None) == (error is not None)
+        assert error is None or "did not answer after 4 attempts" in error["message"]
+        assert output is None or output["answer"]
+
+
+def test_ctrl_c_says_what_is_kept(questions: Path, tmp_path: Path):
+    with serving(Stub(seconds=0.05)) as stub:
+        process = subprocess.Popen(
+            command(*begin(stub, questions, tmp_path / "run")),
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        until = time.monotonic() + 120
+        while len(stub.requests) < 20 and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "are done and kept: go on with dubito eval --resume" in said
+    assert "Traceback" not in said
+
+
+def test_a_cluster_of_two_workers_gives_the_same(questions: Path, tmp_path: Path):
+    pytest.importorskip("ray")
+    with serving(Stub()) as stub:
+        here = dubito(*begin(stub, questions, tmp_path / "here", "--limit", 12))
+        assert here.returncode == 0, here.stderr
+        there = dubito(*begin(stub, questions, tmp_path / "there", "--limit", 12, "--ray", "local", "--workers", 2))
+        assert there.returncode == 0, there.stderr
+    assert len(table(tmp_path / "there")) == 12
+    assert without_seconds(table(tmp_path / "there")) == without_seconds(table(tmp_path / "here"))

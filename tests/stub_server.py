@@ -1,0 +1,79 @@
+"""An OpenAI-compatible server that answers from a script: each reply depends on the request alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Stub:
+    """fails: of a request and how many there were before, the status of a refusal, 200 for none; seconds: how long each
+    takes. `requests` are the bodies it was sent."""
+
+    url: str = ""
+    seconds: float = 0.0
+    fails: Callable[[dict[str, Any], int], int] = lambda body, number: 200
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        with self._lock:
+            number = len(self.requests)
+            self.requests.append(body)
+        time.sleep(self.seconds)
+        if (status := self.fails(body, number)) != 200:
+            return status, {"error": {"message": "out of order", "type": "server_error"}}
+        said = [f"So the final answer is: {word(body, place)}." for place in range(body.get("n") or 1)]
+        message = [
+            {"index": i, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+            for i, text in enumerate(said)
+        ]
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        about = {"id": "x", "object": "chat.completion", "created": 0, "model": body["model"]}
+        return 200, {**about, "choices": message, "usage": usage}
+
+
+def word(body: dict[str, Any], place: int) -> str:
+    """What it says to a request."""
+    asked = json.dumps([body["messages"], body.get("temperature"), body.get("seed"), place])
+    return hashlib.sha256(asked.encode()).hexdigest()[:8]
+
+
+@contextmanager
+def serving(stub: Stub) -> Iterator[Stub]:
+    """Serve it on a free port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, reply = stub.reply(body)
+            content = json.dumps(reply).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    stub.url = f"http://127.0.0.1:{server.server_port}/v1"
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,66 @@
+"""`dubito eval` on the command line: systems and settings as they are written, and what cannot be run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from dubito.cli import app
+from dubito.cli.evaluating import systems_of
+from typer.testing import CliRunner
+
+
+@pytest.fixture
+def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{n}?", "answers": ["a"]}) + "\n" for n in range(3)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cot"], ["Name at least one --dataset"]),
+        (["--dataset", "FILE"], ["Name at least one system"]),
+        (["cot", "--dataset", "nothing.jsonl"], ["nothing.jsonl"]),
+        (["cto", "--dataset", "FILE"], ["There is no graph named 'cto': use ", "(did you mean cot?)"]),
+        (["cot:max_steps=many", "--dataset", "FILE"], ["max_steps is 'many' and must be a whole number"]),
+        (["cot", "cot", "--dataset", "FILE", "--corpus", "sample"], ["Two systems are named 'cot'"]),
+        (["seper", "--dataset", "FILE"], ["seper needs more than a question"]),
+        (["cot", "--dataset", "FILE"], ["come without paragraphs"]),
+        (["cot", "--dataset", "FILE", "--corpus", "sample", "--set", "kk=3"], ["No system has the setting 'kk'"]),
+        (["cot", "--dataset", "FILE", "--metric", "speed"], ["There is no metric 'speed'"]),
+        (["cot", "--resume", "x"], ["leave the systems and datasets out"]),
+        (["--resume", "nowhere"], ["There is no run in 'nowhere'"]),
+        (["cot", "--dataset", "FILE", "--retry-failed"], ["--retry-failed belongs to --resume"]),
+        (["cot", "--dataset", "FILE", "--corpus", "sample", "--replica", "http://h/v1"], ["--replica deals questions"]),
+    ],
+)
+def test_what_cannot_be_run_is_said_in_a_sentence_and_leaves_nothing(
+    questions: Path, arguments: Sequence[str], said: Sequence[str]
+):
+    arguments = [str(questions) if one == "FILE" else one for one in arguments]
+    found = CliRunner().invoke(app, ["eval", *arguments])
+    assert found.exit_code == 2
+    assert all(part in found.stderr for part in said), found.stderr
+    assert list(questions.parent.iterdir()) == [questions]
+
+
+def test_systems_are_named_and_set_up_as_they_are_written():
+    specs = ["cot", "vanilla_rag:k=7,selection=mmr", "wide=vanilla_rag:k=20", "dense_rag:judge=nli:/a,b/c,k=2"]
+    found = systems_of(specs, {"llm": "hf:/m", "k": "3", "preset": None}, ["fixed_lambda=0.5", "max_steps=4"])
+    assert [one.label for one in found] == [*specs[:2], "wide", specs[3]]
+    assert [one.graph for one in found] == ["cot", "vanilla_rag", "vanilla_rag", "dense_rag"]
+    assert [one.context["k"] for one in found] == [3, 7, 20, 2]
+    assert {one.context["llm"] for one in found} == {"hf:/m"}
+    assert [one.context["max_steps"] for one in found[:1]] == [4]
+    assert [one.context["fixed_lambda"] for one in found[1:3]] == [0.5, 0.5]
+    assert (found[1].context["selection"], found[3].context["judge"]) == ("mmr", "nli:/a,b/c")
+
+
+def test_a_setting_of_ones_own_goes_before_the_shared_one():
+    found = systems_of(["a=vanilla_rag:fixed_lambda=0.2", "b=vanilla_rag"], {}, ["fixed_lambda=0.9"])
+    assert [one.context["fixed_lambda"] for one in found] == [0.2, 0.9]
