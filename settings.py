@@ -22,6 +22,8 @@ class Settings(BaseSettings):
         default=None, description="Key sent to OpenAI-compatible servers; without it OPENAI_API_KEY is used, if set."
     )
 
+    qdrant_api_key: SecretStr | None = Field(default=None, description="Key sent to Qdrant servers.")
+
     @property
     def cache(self) -> Path:
         """The cache folder with `~` expanded."""

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import UserFault
 from .screen import help_lines
 
 EXAMPLES = help_lines(
@@ -15,6 +16,7 @@ EXAMPLES = help_lines(
     "dubito index notes/ --out notes.index",
     "dubito index corpus.jsonl --out corpus.index --on-bad-record skip",
     "dubito index corpus.jsonl --out corpus.index --graph-neighbours 10",
+    "dubito index corpus.jsonl --out qdrant:http://127.0.0.1:6333#corpus",
     "dubito index new.jsonl --add-to corpus.index --graph-neighbours 10",
     'dubito ask "..." --corpus corpus.index',
 )
@@ -31,7 +33,10 @@ def index(
     corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="'sample', or a corpus file or folder.")],
     *,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder to write, which must be new or empty.")
+        str | None,
+        typer.Option(
+            metavar="DIR", help="The folder to write, which must be new or empty; or qdrant:URL#collection to fill."
+        ),
     ] = None,
     add_to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="An index to add the documents to, in place of --out.")
@@ -72,11 +77,19 @@ def index(
     ] = False,
 ) -> None:
     """Index a corpus once, so that asking starts at once."""
-    from .indexing import job_for, run  # noqa: PLC0415 - what is heavy loads when it is needed
+    from .indexing import fill_collection, job_for, run  # noqa: PLC0415 - what is heavy loads when it is needed
 
+    if out is not None and out.startswith("qdrant:"):
+        if add_to or force or graph_neighbours or graph_encoder:
+            raise UserFault(
+                "A Qdrant collection is filled with new documents by itself and has no graph: leave --add-to, --force "
+                "and the --graph options out."
+            )
+        fill_collection(corpus, out, encoder, chunker, on_bad_record.value, as_json=as_json)
+        return
     job = job_for(
         corpus,
-        out,
+        None if out is None else Path(out),
         add_to,
         encoder=encoder,
         chunker=chunker,

@@ -20,7 +20,7 @@ from rich.text import Text
 from ..errors import UserFault
 from ..models.background import run_in_background
 from ..models.resources import corpus_path, shared_resources
-from ..retrieval.corpus import read_corpus
+from ..retrieval.corpus import Corpus, read_corpus
 from ..retrieval.index import Index, chunker_for
 from ..retrieval.index_files import is_index, read_manifest
 from .screen import clean, console, counted, duration, megabytes, print_json
@@ -100,6 +100,49 @@ def run(job: Job, *, as_json: bool) -> None:
         print_json({**figures, "problems": list(built.index.problems)})
     else:
         show(screen, figures, built.index.problems)
+
+
+def fill_collection(
+    corpus: str,
+    name: str,
+    encoder: str | None,
+    chunker: str | None,
+    on_bad_record: Literal["refuse", "skip"],
+    *,
+    as_json: bool,
+) -> None:
+    """Put a corpus into a Qdrant collection and say what to do next."""
+    from ..retrieval.qdrant import fill  # noqa: PLC0415 - an extra
+
+    screen, begun = console(), time.monotonic()
+    quiet = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with quiet, Bar(screen, moves=screen.is_interactive and not as_json) as bar:
+
+        async def filled() -> tuple[Corpus, int]:
+            opened = await shared_resources().encoder(encoder or "embedded")
+            cutting = await chunker_for(chunker or "words:100", opened)
+            bar.begin("reading the corpus")
+            read = await asyncio.to_thread(lambda: read_corpus(corpus_path(corpus), on_error=on_bad_record))
+            bar.begin("embedding the first chunks")
+            return read, await fill(name, read, cutting, opened, bar.move)
+
+        read, chunks = run_in_background(filled())
+    with_encoder = "" if encoder in {None, "embedded"} else f" --encoder {shlex.quote(str(encoder))}"
+    figures = {
+        "collection": name,
+        "documents": len(read.documents),
+        "chunks": chunks,
+        "seconds": time.monotonic() - begun,
+        "next": f'dubito ask "..." --corpus {shlex.quote(name)}{with_encoder}',
+    }
+    if as_json:
+        print_json({**figures, "problems": list(read.problems)})
+        return
+    for problem in read.problems[:MOST_PROBLEMS]:
+        screen.print(Text("Skipped: " + clean(problem), "yellow"))
+    stored = f"{counted(len(read.documents), 'document')}, {counted(chunks, 'chunk')} stored"
+    screen.print(f"{stored} in {duration(time.monotonic() - begun)}")
+    screen.print(Text.assemble("Now: ", (clean(str(figures["next"])), "bold")), soft_wrap=True)
 
 
 def check_target(target: Path, *, force: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
@@ -33,7 +34,8 @@ class LangChainRetriever:
         documents = await self._documents(query, TOP_N if top_n is None else top_n)
         unique: dict[str, Chunk] = {}
         for document in documents:
-            chunk = _chunk(document)
+            known = document.metadata
+            chunk = chunk_of(document.page_content, known, document.id, known.get("id"), known.get("chunk_id"))
             unique.setdefault(chunk["id"], chunk)
         chunks = list(unique.values())
         question = (await self._encoder.embed([query], query=True))[0]
@@ -55,19 +57,17 @@ def _nearest_first(question: Vectors, vectors: Vectors) -> list[int]:
     return order
 
 
-def _chunk(document: Document) -> Chunk:
-    text, known = document.page_content, document.metadata
-    identity = _first(document.id, known.get("id"), known.get("chunk_id"))
-    if identity is None:
-        identity = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def chunk_of(text: str, known: Mapping[str, Any], *names: object) -> Chunk:
+    """A chunk of a document's text and metadata; its id is the first of `names` that is there, else its text's hash."""
+    identity = first_of(*names) or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return {
         "id": identity,
-        "doc_id": _first(known.get("doc_id"), known.get("source")) or identity,
-        "title": _first(known.get("title"), known.get("source")) or "",
+        "doc_id": first_of(known.get("doc_id"), known.get("source")) or identity,
+        "title": first_of(known.get("title"), known.get("source")) or "",
         "text": text,
     }
 
 
-def _first(*values: object) -> str | None:
+def first_of(*values: object) -> str | None:
     """The first value that is there, as text."""
     return next((str(value) for value in values if value is not None and str(value).strip()), None)

@@ -21,6 +21,7 @@ import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -129,6 +130,7 @@ def _unwritable(path: Path, fault: OSError) -> UserFault:
     return UserFault(f"The trace cannot be written to '{path}' ({fault.strerror}): give --trace another path.")
 
 
+@lru_cache(maxsize=64)
 def _wiring(graph: Graph) -> dict[str, list[tuple[str, str, bool]]]:
     drawn = {"": graph.get_graph(), **{name: sub.get_graph() for name, sub in graph.get_subgraphs(recurse=True)}}
     return {name: [(one.source, one.target, one.conditional) for one in each.edges] for name, each in drawn.items()}

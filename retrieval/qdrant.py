@@ -1,0 +1,230 @@
+"""Collections of a Qdrant vector store as corpora, for what does not fit the memory of one machine.
+
+What is stored is laid out as LangChain's `QdrantVectorStore` does it: `page_content` is a chunk's text, `metadata` has
+its id, doc_id and title. Collections that were filled through it, with any metadata, can be asked too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ..errors import ModelFault, UserFault
+from ..models.interfaces import Encoder, Vectors
+from ..settings import settings
+from ..state.records import Chunk
+from .chunking import Chunker, Progress, embedding_text
+from .corpus import Corpus
+from .langchain_retriever import TOP_N, chunk_of
+from .pool import Pool
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient
+
+T = TypeVar("T")
+
+PREFIX = "qdrant:"
+
+BATCH = 256
+"""Chunks that are embedded and stored together."""
+
+_NAMESPACE = uuid.UUID("6d0ff6a5-3a0c-4c5b-9d0a-2f6f3c5f1e4b")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a collection is: at a server's URL or in a folder."""
+
+    at: str
+    collection: str
+
+    @classmethod
+    def named(cls, name: str) -> Place:
+        """Of `qdrant:URL#collection` or `qdrant:FOLDER#collection`; `UserFault` for another form."""
+        at, _, collection = name.removeprefix(PREFIX).partition("#")
+        if not at or not collection:
+            raise UserFault(
+                f"'{name}' names no collection: write it as qdrant:http://host:6333#collection, or "
+                "qdrant:FOLDER#collection."
+            )
+        return cls(at, collection)
+
+    def open(self) -> QdrantClient:
+        """A client; raises `UserFault` without the extra, and for a folder that another process has open. Blocks."""
+        try:
+            from qdrant_client import QdrantClient  # noqa: PLC0415 - an extra
+        except ImportError as fault:
+            raise UserFault("A Qdrant collection needs its client: pip install 'dubito[qdrant]'.") from fault
+        if self.at.startswith(("http://", "https://")):
+            key = settings().qdrant_api_key
+            return QdrantClient(
+                url=self.at,
+                api_key=None if key is None else key.get_secret_value(),
+                timeout=int(settings().timeout_s),
+                check_compatibility=False,
+            )
+        try:
+            return QdrantClient(path=self.at)
+        except RuntimeError as fault:
+            raise UserFault(
+                f"The folder '{self.at}' is open in another process, and Qdrant lets only one use it: end that one, or "
+                "start a Qdrant server and name its URL."
+            ) from fault
+
+
+class Collection:
+    """A collection as a `Retriever`."""
+
+    def __init__(self, place: Place, client: QdrantClient, encoder: Encoder) -> None:
+        """encoder: the one that the collection was filled with."""
+        self._place = place
+        self._client = client
+        self._encoder = encoder
+        # the client's own finalizer fails when Python ends
+        weakref.finalize(self, client.close)
+
+    async def pool(self, query: str, top_n: int | None) -> Pool:
+        """See `Retriever.pool`; with None the best 200, and best first here too."""
+        if top_n is not None and top_n < 1:
+            raise UserFault(f"The number of chunks to search for is {top_n}: give one of at least 1.")
+        question = (await self._encoder.embed([query], query=True))[0]
+        points = await asyncio.to_thread(self._nearest, question, top_n or TOP_N)
+        chunks = [_chunk(point) for point in points]
+        vectors = np.array([_vector(point) for point in points], dtype=np.float32).reshape(len(points), len(question))
+        return Pool(question, _normalised(vectors), lambda row: chunks[row])
+
+    def _nearest(self, question: Vectors, count: int) -> list[Any]:
+        found = _called(
+            self._place.at,
+            lambda: (
+                self._client.query_points(
+                    self._place.collection, query=question.tolist(), limit=count, with_payload=True, with_vectors=True
+                ).points
+            ),
+        )
+        if found and not all("page_content" in (point.payload or {}) for point in found):
+            raise UserFault(
+                f"The collection '{self._place.collection}' holds points without a text under page_content: fill it "
+                "with dubito index --out qdrant:..., or through LangChain's QdrantVectorStore."
+            )
+        return list(found)
+
+
+def _chunk(point: Any) -> Chunk:  # noqa: ANN401 - the client's own type
+    known = point.payload.get("metadata") or {}
+    chunk = chunk_of(point.payload["page_content"], known, known.get("id"), known.get("chunk_id"), point.id)
+    return {**chunk, "start": known["start"]} if isinstance(known.get("start"), int) else chunk
+
+
+def _vector(point: Any) -> list[float]:  # noqa: ANN401
+    vector: list[float] = point.vector[""] if isinstance(point.vector, dict) else point.vector
+    return vector
+
+
+async def open_collection(name: str, encoder: Encoder) -> Collection:
+    """The collection of that name; `UserFault` if there is none, or one of vectors of another length."""
+    place = Place.named(name)
+    client = await asyncio.to_thread(place.open)
+    dimension = await encoder.dimension()
+    stored = await asyncio.to_thread(_dimension, client, place)
+    if stored is None:
+        raise UserFault(
+            f"There is no collection '{place.collection}' at {place.at}: make it with dubito index CORPUS --out {name}."
+        )
+    if stored != dimension:
+        raise UserFault(
+            f"The vectors of '{name}' have {stored} dimensions and those of the encoder {encoder.name} {dimension}: "
+            "name the encoder that the collection was filled with."
+        )
+    return Collection(place, client, encoder)
+
+
+async def fill(name: str, corpus: Corpus, chunker: Chunker, encoder: Encoder, progress: Progress) -> int:
+    """Cut a corpus and put its chunks into a collection, which is made where it is missing; returns how many.
+
+    A chunk that is there already, by its id, is replaced. progress: hears how many are stored, of how many.
+    """
+    place = Place.named(name)
+    client = await asyncio.to_thread(place.open)
+    try:
+        dimension = await encoder.dimension()
+        stored = await asyncio.to_thread(_dimension, client, place)
+        if stored is None:
+            await asyncio.to_thread(_make, client, place, dimension)
+        elif stored != dimension:
+            raise UserFault(
+                f"'{name}' is there with vectors of {stored} dimensions, and those of the encoder {encoder.name} have "
+                f"{dimension}: name another collection."
+            )
+        chunks = await chunker.cut(corpus.documents)
+        for start in range(0, len(chunks), BATCH):
+            batch = chunks[start : start + BATCH]
+            vectors = await encoder.embed([embedding_text(chunk) for chunk in batch])
+            await asyncio.to_thread(_put, client, place, batch, vectors)
+            progress(start + len(batch), len(chunks))
+        return len(chunks)
+    finally:
+        await asyncio.to_thread(client.close)
+
+
+def _dimension(client: QdrantClient, place: Place) -> int | None:
+    def look() -> int | None:
+        if not client.collection_exists(place.collection):
+            return None
+        config = client.get_collection(place.collection).config.params.vectors
+        unnamed = config.get("") if isinstance(config, dict) else config
+        if unnamed is None:
+            raise UserFault(
+                f"The vectors of the collection '{place.collection}' have names: use one with a single unnamed one."
+            )
+        return int(unnamed.size)
+
+    return _called(place.at, look)
+
+
+def _make(client: QdrantClient, place: Place, dimension: int) -> None:
+    from qdrant_client.models import Distance, VectorParams  # noqa: PLC0415 - an extra
+
+    config = VectorParams(size=dimension, distance=Distance.COSINE)
+    _called(place.at, lambda: client.create_collection(place.collection, vectors_config=config))
+
+
+def _put(client: QdrantClient, place: Place, chunks: Sequence[Chunk], vectors: Vectors) -> None:
+    from qdrant_client.models import PointStruct  # noqa: PLC0415 - an extra
+
+    points = [
+        PointStruct(
+            id=str(uuid.uuid5(_NAMESPACE, chunk["id"])),
+            vector=vector.tolist(),
+            payload={
+                "page_content": chunk["text"],
+                "metadata": {key: value for key, value in chunk.items() if key != "text"},
+            },
+        )
+        for chunk, vector in zip(chunks, vectors, strict=True)
+    ]
+    _called(place.at, lambda: client.upsert(place.collection, points, wait=True))
+
+
+def _normalised(vectors: Vectors) -> Vectors:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths > 0, lengths, 1), dtype=np.float32)
+
+
+def _called(at: str, ask: Callable[[], T]) -> T:
+    from qdrant_client.http.exceptions import ApiException, UnexpectedResponse  # noqa: PLC0415 - an extra
+
+    try:
+        return ask()
+    except UnexpectedResponse as fault:
+        if fault.status_code is not None and fault.status_code < 500:
+            raise UserFault(f"Qdrant at {at} refuses ({fault.status_code} {fault.reason_phrase}).") from fault
+        raise ModelFault(at, f"status {fault.status_code}") from fault
+    except ApiException as fault:
+        raise ModelFault(at, f"Qdrant does not answer ({fault})") from fault
