@@ -7,19 +7,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UserFault
+
+if TYPE_CHECKING:
+    from ..retrieval.corpus import Document
 
 ANSWER_NAMES = ("answers", "answer", "golden_answers", "aliases", "answer_aliases")
 
 
 @dataclass(frozen=True, slots=True)
 class GoldQuestion:
-    """A question and the answers that count as right, at least one."""
+    """A question, the answers that count as right, and what a dataset says of it.
+
+    answers: gold answers and their aliases, at least one if it is answerable; id: its own in the dataset, empty where
+    it was read without one; kind: `yes_no` if every gold answer is "yes" or "no"; answerable: from the dataset's
+    paragraphs (the gold answers of a question that is not are those it would have had);
+    documents: the paragraphs that came with it, distractors too; gold_documents: ids of those that support the
+    answer, which are documents of the dataset's corpus where none came with it.
+    """
 
     question: str
     answers: tuple[str, ...]
+    id: str = ""
+    kind: Literal["text", "yes_no"] = "text"
+    answerable: bool = True
+    documents: tuple[Document, ...] = ()
+    gold_documents: tuple[str, ...] = ()
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[GoldQuestion]:
@@ -52,7 +67,7 @@ def _questions(path: Path, lines: list[bytes]) -> Iterator[tuple[int, GoldQuesti
         if not line.strip():
             continue
         try:
-            yield number, _question(json.loads(line.decode()))
+            yield number, plain_question(json.loads(line.decode()))
         except UnicodeDecodeError as fault:
             raise UserFault(f"'{path}', line {number}: it is not UTF-8 text: save the file as UTF-8.") from fault
         except json.JSONDecodeError as fault:
@@ -62,19 +77,20 @@ def _questions(path: Path, lines: list[bytes]) -> Iterator[tuple[int, GoldQuesti
             raise UserFault(f"'{path}', line {number}: {fault}: {_FORM}.") from fault
 
 
-def _question(record: Any) -> GoldQuestion:  # noqa: ANN401 - whatever JSON holds
-    """Raises ValueError, its text what is wrong."""
+def plain_question(record: Any) -> GoldQuestion:  # noqa: ANN401 - whatever JSON holds
+    """A record of a "question" and its answers under one of `ANSWER_NAMES`; ValueError says what is wrong with it."""
     if not isinstance(record, dict):
         raise ValueError("it is no object")  # noqa: TRY004 - one kind of fault for one line
-    question = _text(record.get("question"), 'the "question"')
+    question = text_of(record.get("question"), 'the "question"')
     given = [record[name] for name in ANSWER_NAMES if record.get(name) is not None]
     answers = [one for some in given for one in (some if isinstance(some, list) else [some])]
     if not answers:
         raise ValueError('there is no "answers"')
-    return GoldQuestion(question, tuple(dict.fromkeys(_text(answer, "an answer") for answer in answers)))
+    return GoldQuestion(question, tuple(dict.fromkeys(text_of(answer, "an answer") for answer in answers)))
 
 
-def _text(value: Any, what: str) -> str:  # noqa: ANN401
+def text_of(value: Any, what: str) -> str:  # noqa: ANN401
+    """A text without the white space around it; ValueError if it is none, or empty."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {'missing' if value is None else 'no text'}")  # noqa: TRY004
     if not value.strip():

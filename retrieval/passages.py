@@ -73,7 +73,7 @@ def _paragraph(paragraph: object, where: str) -> Finding:
     elif isinstance(paragraph, Mapping):
         title, text = _label(paragraph, TITLE_NAMES), _text(paragraph)
     elif isinstance(paragraph, list | tuple) and len(paragraph) == 2:
-        title, text = str(paragraph[0]).strip(), _joined(paragraph[1])
+        title, text = str(paragraph[0]).strip(), joined(paragraph[1])
     return Problem(where, "the paragraph has no text") if text is None else Passage(where, title, text, pooled=True)
 
 
@@ -81,7 +81,7 @@ def _text(fields: Mapping[str, Any]) -> str | None:
     for name in TEXT_NAMES:
         value = fields.get(name)
         # a list called `context` holds a question's paragraphs, any other list of texts one text's sentences
-        if (text := value if isinstance(value, str) else None if name == "context" else _joined(value)) is not None:
+        if (text := value if isinstance(value, str) else None if name == "context" else joined(value)) is not None:
             return text
     return None
 
@@ -95,8 +95,8 @@ def _label(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
     return ""
 
 
-def _joined(value: object) -> str | None:
-    """A text, or a list of sentences as one text; None for anything else."""
+def joined(value: object) -> str | None:
+    """A text, or a list of sentences as one text; None for anything else, an empty list too."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value or not all(isinstance(sentence, str) for sentence in value):
