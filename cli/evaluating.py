@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,9 +17,10 @@ from ..errors import DubitoError, UserFault, either
 from ..evals import bench
 from ..evals.bench import Bench, System, Task
 from ..evals.datasets import load_dataset
+from ..evals.measuring import measure_seper, measure_steps, seper_contexts
 from ..evals.on_ray import workers
 from ..evals.replicas import spread
-from ..evals.runner import Ask, Asker, run_all
+from ..evals.runner import Asker, run_all
 from ..evals.store import Outcome, Store
 from ..graphs.registry import graph_named
 from ..models.background import run_in_background
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ..graphs.registry import Graph
 
 METRICS = ("seper", "seper-steps")
-"""What can be measured beside the answers."""
+"""What can be measured beside the answers, with settings of `seper` behind a colon."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +72,10 @@ def evaluate_anew(job: Job, how: How) -> None:
     if not job.systems or not job.datasets:
         missing = "system, such as df_rag" if not job.systems else "--dataset, such as --dataset hotpotqa:dev.json"
         raise UserFault(f"Name at least one {missing}.")
-    if unknown := [name for name in job.metrics if name not in METRICS]:
-        raise UserFault(f"There is no metric '{unknown[0]}': use {either(METRICS)}.")
+    for metric in job.metrics:
+        _settings_of(metric)
+    if "seper-steps" in [metric.partition(":")[0] for metric in job.metrics] and not job.traces:
+        raise UserFault("seper-steps reads the traces: leave --no-traces out.")
     places = {bench.POOLED, bench.OWN}
     corpus = job.corpus if job.corpus in places else None
     options = job.options if corpus else {**job.options, "corpus": job.corpus}
@@ -113,6 +116,15 @@ def systems_of(specs: Sequence[str], options: Mapping[str, str | None], assignme
     ]
 
 
+def _settings_of(metric: str) -> dict[str, Any]:
+    """The settings of SePer that a metric names; `UserFault` for an unknown metric and for settings it has not."""
+    name, graph, own = _parted(metric)
+    if graph not in METRICS:
+        raise UserFault(f"There is no metric '{name}': use {either(METRICS)}.")
+    given = [one.partition("=")[0] for one in own]
+    return {key: value for key, value in _context(graph_named("seper"), own, {}, []).items() if key in given}
+
+
 def _parted(spec: str) -> tuple[str, str, list[str]]:
     """Label, graph and settings."""
     head, _, settings = spec.partition(":")
@@ -141,7 +153,7 @@ def _carry_out(run: Bench, how: How) -> None:
     screen = console()
     with bench.alone(run.folder), Store(run.results, new=True) as store:
         with contextlib.redirect_stdout(sys.stderr) if how.as_json else contextlib.nullcontext():
-            _ask_all(run, store, screen, how)
+            _ask_and_measure(run, store, screen, how)
         outcomes = list(store.outcomes())
         failed = [one for one in outcomes if one.error is not None]
         if len(failed) == len(outcomes):
@@ -156,26 +168,31 @@ def _carry_out(run: Bench, how: How) -> None:
         screen.print(f"The run is in {run.folder}.")
 
 
-def _ask_all(run: Bench, store: Store, screen: Console, how: How) -> None:
+@dataclass(frozen=True)
+class _Work:
+    """A run under way, and who watches it; here: what asks in this process, and measures."""
+
+    run: Bench
+    store: Store
+    how: How
+    bar: Bar
+    here: Asker
+
+
+def _ask_and_measure(run: Bench, store: Store, screen: Console, how: How) -> None:
     tasks = run.tasks() if not how.replicas else spread(run.tasks(), how.replicas)
     before = _done(tasks, store, retry_failed=how.retry_failed)
     if before and not how.as_json:
         screen.print(f"{before} of {counted(len(tasks), 'question')} were done before.")
-    if before == len(tasks):
-        return
-    with (
-        Bar(screen, before, len(tasks), moves=screen.is_interactive and not how.as_json) as bar,
-        _asking(run, how, bar) as ask,
-    ):
-
-        def on_end(outcome: Outcome) -> None:
-            bar.end(failed=outcome.error is not None, usage=(outcome.output or {}).get("usage"))
-
-        bar.begin()
+    memory = CallMemory(run.calls) if run.about["memory"] else None
+    with Bar(screen, before, len(tasks), moves=screen.is_interactive and not how.as_json) as bar:
+        here = Asker(memory, run.seed, traces=bool(run.about["traces"]), on_progress=bar.prepare)
+        work = _Work(run, store, how, bar, here)
         try:
-            run_in_background(
-                run_all(tasks, ask, store, at_once=how.at_once, retry_failed=how.retry_failed, on_end=on_end)
-            )
+            if before < len(tasks):
+                _ask_all(work, tasks)
+            for metric in run.about["metrics"]:
+                _measure(work, metric)
         except KeyboardInterrupt:
             done = _done(tasks, store, retry_failed=False)
             sys.stderr.write(
@@ -185,18 +202,42 @@ def _ask_all(run: Bench, store: Store, screen: Console, how: How) -> None:
             raise
 
 
-@contextlib.contextmanager
-def _asking(run: Bench, how: How, bar: Bar) -> Iterator[Ask]:
-    """What asks: this process, or the workers of a cluster."""
-    memory, traces = bool(run.about["memory"]), bool(run.about["traces"])
-    if how.ray is None:
-        yield Asker(CallMemory(run.calls) if memory else None, run.seed, traces=traces, on_progress=bar.prepare)
+def _ask_all(work: _Work, tasks: Sequence[Task]) -> None:
+    how, run = work.how, work.run
+
+    def on_end(outcome: Outcome) -> None:
+        work.bar.end(failed=outcome.error is not None, usage=(outcome.output or {}).get("usage"))
+
+    elsewhere = how.ray and workers(
+        how.ray,
+        how.workers,
+        how.at_once,
+        run=run.name,
+        seed=run.seed,
+        traces=bool(run.about["traces"]),
+        memory=bool(run.about["memory"]),
+    )
+    with elsewhere or contextlib.nullcontext((work.here, ())) as (ask, _):
+        work.bar.begin()
+        run_in_background(
+            run_all(tasks, ask, work.store, at_once=how.at_once, retry_failed=how.retry_failed, on_end=on_end)
+        )
+
+
+def _measure(work: _Work, metric: str) -> None:
+    contexts, resources = seper_contexts(work.run, _settings_of(metric)), work.here.resources
+
+    def on_progress(done: int, total: int) -> None:
+        work.bar.prepare(metric, done, total)
+
+    if metric.partition(":")[0] == "seper":
+        unmeasured = run_in_background(measure_seper(work.run, work.store, contexts, resources, on_progress))
+        if unmeasured:
+            sys.stderr.write(f"The evidence of {counted(unmeasured, 'answer')} does not fit the model's window.\n")
         return
-    with workers(how.ray, how.workers, how.at_once, run=run.name, seed=run.seed, traces=traces, memory=memory) as (
-        ask,
-        _,
-    ):
-        yield ask
+    run_in_background(
+        measure_steps(work.run, work.store, contexts, resources, on_progress, at_once=work.how.at_once)
+    )
 
 
 def _done(tasks: Sequence[Task], store: Store, *, retry_failed: bool) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -153,24 +153,29 @@ def read(path: Path) -> Recording:
     """
     try:
         with path.open("rb") as file:
-            first = file.readline()
-            reader = _Reader(_header(path, first))
-            for number, line in enumerate(file, 2):
-                if not line.endswith(b"\n") and not _whole(line):
-                    reader.recording.cut = True
-                    break
-                try:
-                    reader.take(json.loads(line))
-                except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as fault:
-                    raise UserFault(
-                        f"Line {number} of '{path}' is not one of a trace: was the file edited? Record the run anew."
-                    ) from fault
+            return assembled(path, file)
     except FileNotFoundError as fault:
         raise UserFault(
             f"There is no trace '{path}': record one with dubito ask \"...\" --trace {path.name}."
         ) from fault
     except OSError as fault:
         raise UserFault(f"The trace '{path}' cannot be read ({fault.strerror}): give another path.") from fault
+
+
+def assembled(path: Path, lines: Iterable[bytes]) -> Recording:
+    """The run that the lines of a trace hold, as far as they are there; path: what it is called in messages."""
+    numbered = enumerate(lines, 1)
+    reader = _Reader(_header(path, next(numbered, (1, b""))[1]))
+    for number, line in numbered:
+        if not line.endswith(b"\n") and not _whole(line):
+            reader.recording.cut = True
+            break
+        try:
+            reader.take(json.loads(line))
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as fault:
+            raise UserFault(
+                f"Line {number} of '{path}' is not one of a trace: was the file edited? Record the run anew."
+            ) from fault
     return reader.finish()
 
 

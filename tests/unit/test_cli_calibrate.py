@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dubito.cli import app, calibrating
-from dubito.cli.ask_many import Bar
+from dubito.cli.ask_many import Bar, rate
 from dubito.errors import ModelFault, UserFault
 from dubito.evals import consistent_sunar
 from dubito.evals.calibration import Calibration
@@ -438,10 +438,17 @@ def test_the_bar_tells_how_far_it_is() -> None:
         )
         bar.begin()
         assert task.fields["so_far"] == "2 of 10"
-        bar.end({"key": "a", "question": "a", "found": {}, "error": None, "seconds": 1.0})
-        assert re.fullmatch(r"3 of 10, .* left", task.fields["so_far"])
-        bar.end({"key": "b", "question": "b", "found": None, "error": "no.", "seconds": 1.0})
+        bar.end(failed=False)
+        assert re.fullmatch(r"3 of 10, [\d.,]+ a (second|minute), .* left", task.fields["so_far"])
+        bar.end(failed=True)
         assert re.fullmatch(r"4 of 10, .* left, 1 failed", task.fields["so_far"])
+        bar.end(failed=False, usage={"calls": 1200, "prompt_tokens": 5000, "completion_tokens": 34})
+        assert re.fullmatch(r"5 of 10, .* left, 1,200 calls, 5,034 tokens, 1 failed", task.fields["so_far"])
+
+
+@pytest.mark.parametrize(("count", "seconds", "said"), [(6, 2, "3.0 a second"), (1, 5, "12.0 a minute")])
+def test_a_rate_is_told_by_the_second_or_the_minute(count: int, seconds: float, said: str) -> None:
+    assert rate(count, seconds) == said
 
 
 def test_help() -> None:

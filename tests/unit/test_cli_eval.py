@@ -33,6 +33,8 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cot", "--dataset", "FILE"], ["come without paragraphs"]),
         (["cot", "--dataset", "FILE", "--corpus", "sample", "--set", "kk=3"], ["No system has the setting 'kk'"]),
         (["cot", "--dataset", "FILE", "--metric", "speed"], ["There is no metric 'speed'"]),
+        (["cot", "--dataset", "FILE", "--metric", "seper:m=3"], ["seper has no setting 'm'"]),
+        (["cot", "--dataset", "FILE", "--metric", "seper-steps", "--no-traces"], ["leave --no-traces out"]),
         (["cot", "--resume", "x"], ["leave the systems and datasets out"]),
         (["--resume", "nowhere"], ["There is no run in 'nowhere'"]),
         (["cot", "--dataset", "FILE", "--retry-failed"], ["--retry-failed belongs to --resume"]),
