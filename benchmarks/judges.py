@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from dubito.benchmarks.evouna import SETS, judged_answers
 from dubito.models import cross_encoder
 from dubito.models.answer_text import normalised
 from dubito.models.cross_encoder import CrossEncoderJudge
@@ -62,18 +63,12 @@ def nli(folder: Path, name: str) -> list[Example]:
 
 def evouna(folder: Path, systems: Sequence[str]) -> list[Example]:
     """What these systems answered to Natural Questions and TriviaQA."""
-    examples = []
-    for name in ("NQ", "TQ"):
-        for record in json.loads((folder / f"{name}.json").read_text()):
-            golden = tuple(dict.fromkeys(g.strip() for g in record["golden_answer"].split("/") if g.strip()))
-            for system in systems:
-                said, right = record[f"answer_{system}"], record[f"judge_{system}"]
-                # TriviaQA's improper questions have the text "nan" for a judgement
-                if record["improper"] is True or not isinstance(right, bool) or not said:
-                    continue
-                if normalised(said) not in map(normalised, golden):
-                    examples.append(Example(record["question"], said, golden[:MOST_GOLDEN], right))
-    return examples
+    return [
+        Example(one.question, one.said, one.golds[:MOST_GOLDEN], one.right)
+        for name in SETS
+        for one in judged_answers(folder, name)
+        if one.system in systems and normalised(one.said) not in map(normalised, one.golds)
+    ]
 
 
 def sample(examples: list[Example], size: int) -> list[Example]:

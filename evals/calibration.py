@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import UserFault
 from ..state.calibration import Calibration, identity, is_calibration, settings_of
+from .reliability import checked_truths, ranked_apart
 
 __all__ = ["Calibration", "Separation", "best_threshold", "identity", "is_calibration", "settings_of"]
 
@@ -38,19 +39,11 @@ def best_threshold(scores: ArrayLike, wrong: ArrayLike) -> Separation:
     cuts = _cuts(np.unique(values))
     hits = [int(((values > cut) == is_wrong).sum()) for cut in cuts]
     best = [cut for cut, count in zip(cuts, hits, strict=True) if count == max(hits)]
-    return Separation(best[len(best) // 2], max(hits) / len(values), _auroc(values, is_wrong))
+    return Separation(best[len(best) // 2], max(hits) / len(values), ranked_apart(values, is_wrong))
 
 
 def _checked(scores: ArrayLike, wrong: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    values, labels = np.asarray(scores, dtype=np.float64), np.asarray(wrong)
-    if values.ndim != 1 or values.shape != labels.shape or not np.isin(labels, [0, 1]).all():
-        raise UserFault(
-            f"The scores have shape {values.shape} and what was wrong {labels.shape}: give a score and a truth value "
-            "for each answer, as [n]."
-        )
-    if not np.isfinite(values).all():
-        raise UserFault("An uncertainty is not finite: leave that answer out.")
-    is_wrong = labels.astype(np.bool_)
+    values, is_wrong = checked_truths(scores, wrong, "what was wrong")
     if is_wrong.all() or not is_wrong.any():
         which = "wrong" if is_wrong.any() else "right"
         raise UserFault(f"All {len(values)} answers are {which}, so nothing tells them apart: give other questions.")
@@ -65,12 +58,3 @@ def _cuts(distinct: NDArray[np.float64]) -> list[float]:
     # between neighbours of the last digit there is no number: the lower one parts them too
     between = np.where(middles < distinct[1:], middles, distinct[:-1])
     return [float(cut) for cut in (below, *between, distinct[-1] + gaps[-1] / 2)]
-
-
-def _auroc(values: NDArray[np.float64], is_wrong: NDArray[np.bool_]) -> float:
-    """From the ranks of the wrong ones (Mann and Whitney 1947), equal values sharing the mean of theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    positive = int(is_wrong.sum())
-    above = ranks[is_wrong].sum() - positive * (positive + 1) / 2
-    return float(above / (positive * (len(values) - positive)))

@@ -1,11 +1,30 @@
-"""Exact match and F1, by hand and against torchmetrics' SQuAD."""
+"""Answer metrics by hand, against torchmetrics, and against longest common subsequences found the slow way."""
 
 from __future__ import annotations
 
+from itertools import combinations
+from typing import Any
+
 import pytest
-from dubito.evals.answers import exact_match, f1, squad_normalised
+from dubito.errors import UserFault
+from dubito.evals.answers import (
+    NAMES,
+    Standard,
+    accuracy,
+    answer_scores,
+    cover_em,
+    exact_match,
+    f1,
+    rouge_l,
+    squad_normalised,
+)
+from dubito.evals.questions import GoldQuestion
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+
+def asked(*answers: str, **more: Any) -> GoldQuestion:
+    return GoldQuestion("?", answers, **more)
 
 
 @pytest.mark.parametrize(
@@ -13,12 +32,15 @@ from hypothesis import strategies as st
     [
         ("The  Lune.", "lune"),
         ("U.S.", "us"),
+        ("U S", "u s"),
         ("an apple a day", "apple day"),
         ("Theatre", "theatre"),
+        ("the-end", "theend"),
+        ("A.", ""),  # punctuation goes first
         ("¿Qué?", "¿qué"),
     ],
 )
-def test_normalisation_is_squads(text: str, normal: str) -> None:
+def test_normalisation_is_squads_and_longbenchs(text: str, normal: str) -> None:
     assert squad_normalised(text) == normal
 
 
@@ -50,6 +72,212 @@ def test_equal_to_torchmetrics(prediction: list[str], golds: list[list[str]]) ->
     target = {"answers": {"answer_start": [0] * len(texts), "text": texts}, "id": "1"}
     peer = squad([{"prediction_text": said, "id": "1"}], [target])
     assert exact_match(said, texts) * 100 == pytest.approx(float(peer["exact_match"]))
-    # torchmetrics gives 0 where nothing is left of one of the two, SQuAD's script 1 where nothing is left of both
+    # torchmetrics gives 0 where nothing is left of one of the two, SQuAD's 2.0 script 1 where nothing is left of both
     if squad_normalised(said) and all(map(squad_normalised, texts)):
         assert f1(said, texts) * 100 == pytest.approx(float(peer["f1"]), rel=1e-5)
+
+
+# precision and recall
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "precision", "recall"),
+    [
+        ("the river Lune", ["Lune"], 1 / 2, 1),
+        ("Lune", ["river Lune in Lancashire"], 1, 1 / 4),
+        ("Ada Ada Byron", ["Ada Lovelace"], 1 / 3, 1 / 2),
+        # F1 is 1/2 (1 of 3, 1 of 1), 2/3 (2 of 3, 2 of 3): the second has the lower recall and counts
+        ("north river Lune", ["Lune", "wide river Lune"], 2 / 3, 2 / 3),
+        # 2/3 both ways round: the first counts
+        ("Lune river", ["Lune", "Lune river Wyre Ada"], 1 / 2, 1),
+        ("Wyre", ["Lune"], 0, 0),
+    ],
+)
+@pytest.mark.parametrize("standard", ["squad", "longbench"])
+def test_precision_and_recall_are_of_the_gold_answer_with_the_best_f1(
+    standard: Standard, prediction: str, golds: list[str], precision: float, recall: float
+) -> None:
+    found = answer_scores(prediction, asked(*golds), standard)
+    assert found["precision"] == pytest.approx(precision)
+    assert found["recall"] == pytest.approx(recall)
+    assert found["f1"] == pytest.approx(2 * precision * recall / (precision + recall) if precision else 0)
+
+
+# LongBench
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "score"),
+    [
+        ("The U.S.", ["US"], 1),  # points are taken away, not made spaces
+        ("the U S", ["U.S."], 0),
+        ("Miller v. California was decided", ["Miller v. California"], 3 / 4),  # 3 of 5, 3 of 3
+        ("yes, it is", ["yes"], 1 / 2),
+        ("the", ["a"], 0),  # SQuAD: 1
+        (".", ["Lune", "The"], 0),
+    ],
+)
+def test_longbenchs_f1_by_hand(prediction: str, golds: list[str], score: float) -> None:
+    assert answer_scores(prediction, asked(*golds), "longbench")["f1"] == pytest.approx(score)
+
+
+def test_standards_differ_only_where_nothing_is_left_of_both() -> None:
+    squad, longbench = (answer_scores("the", asked("a", "Lune"), standard) for standard in ("squad", "longbench"))
+    assert (squad["f1"], squad["precision"], squad["recall"]) == (1, 1, 1)
+    assert (longbench["f1"], longbench["precision"], longbench["recall"]) == (0, 0, 0)
+    assert longbench["exact_match"] == squad["exact_match"] == 1
+
+
+# cover_em and accuracy
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "covered"),
+    [
+        ("It rises near the River Lune, in the north.", ["Wyre", "the river Lune"], 1),
+        ("The Lunedale hills", ["Lune"], 0),  # half a word
+        ("The fluent", ["fluent the"], 1),
+        ("river north Lune", ["river Lune"], 0),  # not together
+        ("Lune", ["river Lune"], 0),
+        ("born in 1960.", ["1960"], 1),
+        ("born in 1960s", ["1960"], 0),
+        ("in the U.S. Senate", ["US"], 1),
+        ("Lune", ["The"], 0),  # nothing is left of the gold answer
+        ("the", ["A"], 1),
+        ("Lune", [], 0),
+    ],
+)
+def test_a_gold_answer_is_covered_by_whole_words(prediction: str, golds: list[str], covered: float) -> None:
+    assert cover_em(prediction, golds) == covered
+    assert accuracy(prediction, asked(*golds)) == covered
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "right"),
+    [
+        ("Yes.", "yes", 1),
+        ("NO, it is not", "no", 1),
+        ("No, yes is what they would say", "yes", 0),  # the first counts
+        ("I think yes, not no", "yes", 1),
+        ("The noon train", "no", 0),  # as a word
+        ("Yesterday", "yes", 0),
+        ("Both are", "yes", 0),
+        ("**No**", "No.", 1),
+    ],
+)
+def test_the_first_yes_or_no_is_the_answer(prediction: str, gold: str, right: float) -> None:
+    assert accuracy(prediction, asked(gold, kind="yes_no")) == right
+
+
+def test_a_no_in_a_text_is_no_verdict() -> None:
+    assert accuracy("No Country for Old Men", asked("No Country for Old Men")) == 1
+    assert accuracy("No Country for Old Men", asked("no", kind="yes_no")) == 1
+    assert accuracy("There is no such film", asked("No Country for Old Men")) == 0
+
+
+# ROUGE-L
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "score"),
+    [
+        ("police kill the gunman", ["police killed the gunman"], 3 / 4),  # Lin's own examples
+        ("the gunman kill police", ["police killed the gunman"], 2 / 4),
+        ("the gunman police killed", ["police killed the gunman"], 2 / 4),
+        ("The cat sat on the mat", ["a cat sat on mat"], 2 * 4 / 11),  # articles are words
+        ("U.S.", ["us"], 0),  # "u", "s"
+        ("Röntgen", ["röntgen"], 1),
+        ("snake_case", ["snake case"], 1),
+        ("", ["Lune"], 0),
+        ("...", ["..."], 0),
+        ("Lune", [], 0),
+        ("Lune river", ["Wyre", "Lune"], 2 / 3),
+    ],
+)
+def test_rouge_l_by_hand(prediction: str, golds: list[str], score: float) -> None:
+    assert rouge_l(prediction, golds) == pytest.approx(score)
+
+
+LETTERS = st.lists(st.sampled_from("abcd"), max_size=7)
+
+
+@settings(deadline=None)
+@given(LETTERS, LETTERS)
+def test_rouge_l_is_of_the_longest_common_subsequence(first: list[str], second: list[str]) -> None:
+    def subsequences(words: list[str]) -> set[tuple[str, ...]]:
+        return {some for size in range(len(words) + 1) for some in combinations(words, size)}
+
+    longest = max(map(len, subsequences(first) & subsequences(second)))
+    expected = 2 * longest / (len(first) + len(second)) if first and second else 0
+    assert rouge_l(" ".join(first), [" ".join(second)]) == pytest.approx(expected)
+
+
+# all together
+
+
+def test_all_figures_of_one_answer_by_hand() -> None:
+    found = answer_scores("It is the river Lune.", asked("Lune", "Wyre"))
+    assert found == {
+        "exact_match": 0.0,
+        "f1": pytest.approx(2 / 5),  # it is river lune: 1 of 4, 1 of 1
+        "precision": 0.25,
+        "recall": 1.0,
+        "cover_em": 1.0,
+        "accuracy": 1.0,
+        "rouge_l": pytest.approx(2 / 6),  # it is the river lune: 1 of 5, 1 of 1
+    }
+    assert tuple(found) == NAMES
+    assert {type(value) for value in found.values()} == {float}
+
+
+@pytest.mark.parametrize(("prediction", "right"), [("", 1.0), ("I don't know.", 1.0), ("Lune", 0.0), ("  \n", 1.0)])
+@pytest.mark.parametrize("answers", [(), ("Lune",)])
+def test_of_a_question_without_an_answer_abstaining_is_right(
+    prediction: str, right: float, answers: tuple[str, ...]
+) -> None:
+    found = answer_scores(prediction, asked(*answers, answerable=False))
+    assert found == dict.fromkeys(NAMES, right)
+    assert {type(value) for value in found.values()} == {float}
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds"),
+    [
+        ("I don't know whether it is the Lune", ["Lune"]),
+        ("Unknown", ["Unknown Pleasures"]),
+        ("", ["The"]),  # nothing is left of either
+        (" ", [" "]),
+    ],
+)
+def test_abstaining_from_a_question_that_has_an_answer_is_wrong(prediction: str, golds: list[str]) -> None:
+    assert answer_scores(prediction, asked(*golds)) == dict.fromkeys(NAMES, 0.0)
+
+
+def test_a_yes_no_question_can_be_abstained_from() -> None:
+    # "no" is in it, and is no verdict
+    assert answer_scores("No information about it", asked("no", kind="yes_no"))["accuracy"] == 0
+
+
+@pytest.mark.parametrize("gold", ["None", "I Don't Know"])
+def test_a_gold_answer_is_no_abstention(gold: str) -> None:
+    assert answer_scores(gold.lower() + ".", asked(gold)) == dict.fromkeys(NAMES, 1.0)
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(st.text(max_size=40), WORDS.map(" ".join)),
+    st.lists(st.one_of(st.text(max_size=20), WORDS.map(" ".join)), max_size=3),
+    st.sampled_from(["squad", "longbench"]),
+    st.booleans(),
+)
+def test_every_figure_is_a_share(prediction: str, golds: list[str], standard: Standard, answerable: bool) -> None:
+    found = answer_scores(prediction, asked(*golds, answerable=answerable), standard)
+    assert tuple(found) == NAMES
+    assert all(type(value) is float and 0 <= value <= 1 for value in found.values())  # NaN is not
+    assert found["exact_match"] <= found["cover_em"]
+    assert min(found["precision"], found["recall"]) <= found["f1"] + 1e-12
+
+
+def test_an_unknown_standard_is_refused() -> None:
+    with pytest.raises(UserFault, match="use one of squad, longbench"):
+        answer_scores("Lune", asked("Lune"), "triviaqa")  # type: ignore[arg-type]

@@ -1,0 +1,98 @@
+"""Ranking figures by hand and against their textbook formulas."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+from dubito.errors import UserFault
+from dubito.evals.ranking import CUTOFFS, retrieval_scores
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("ir_measures")
+
+
+def test_by_hand() -> None:
+    # gold on ranks 2 and 4; a third one was not found
+    found = retrieval_scores(["a", "b", "c", "d"], ["b", "d", "x"], [1, 3, 5])
+    assert found == pytest.approx(
+        {
+            "mrr": 1 / 2,
+            "recall@1": 0,
+            "precision@1": 0,
+            "ndcg@1": 0,
+            "recall@3": 1 / 3,
+            "precision@3": 1 / 3,
+            "ndcg@3": (1 / math.log2(3)) / (1 + 1 / math.log2(3) + 1 / 2),
+            "recall@5": 2 / 3,
+            "precision@5": 2 / 5,  # of five places, though four are taken
+            "ndcg@5": (1 / math.log2(3) + 1 / math.log2(5)) / (1 + 1 / math.log2(3) + 1 / 2),
+        }
+    )
+    assert {type(value) for value in found.values()} == {float}
+
+
+def test_of_several_chunks_of_a_document_the_first_counts() -> None:
+    chunks = ["a", "a", "b", "a", "c", "b"]
+    assert retrieval_scores(chunks, ["c"], [2, 3]) == retrieval_scores(["a", "b", "c"], ["c"], [2, 3])
+    assert retrieval_scores(chunks, ["c"], [3])["recall@3"] == 1
+    assert retrieval_scores(["a"], ["a", "a"], [1])["recall@1"] == 1
+
+
+def test_the_order_is_the_order_given() -> None:
+    names = [f"d{i}" for i in range(30)]
+    assert retrieval_scores(names, ["d11"])["mrr"] == pytest.approx(1 / 12)
+    assert retrieval_scores(names[::-1], ["d11"])["mrr"] == pytest.approx(1 / 19)
+
+
+def test_without_gold_documents_nothing_is_told() -> None:
+    assert retrieval_scores(["a"], []) == {}
+
+
+def test_nothing_retrieved_is_nothing_found() -> None:
+    assert set(retrieval_scores([], ["a"]).values()) == {0.0}
+    assert len(retrieval_scores([], ["a"])) == 1 + 3 * len(CUTOFFS)
+
+
+def test_any_text_is_an_id() -> None:
+    strange = ["\ud800", "a\0b", "", "naïve id", "0"]
+    found = retrieval_scores(["x", *strange], strange, [6])
+    assert (found["recall@6"], found["mrr"]) == (1, 0.5)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from("abcdefgh"), max_size=12),
+    st.sets(st.sampled_from("abcdefghxy"), min_size=1),
+    st.integers(1, 9),
+)
+def test_the_textbooks_formulas(retrieved: list[str], gold: set[str], k: int) -> None:
+    ranked: list[str] = []
+    for one in retrieved:
+        if one not in ranked:
+            ranked.append(one)
+    hits = [one in gold for one in ranked]
+    gains = sum(hit / math.log2(i + 2) for i, hit in enumerate(hits[:k]))
+    ideal = sum(1 / math.log2(i + 2) for i in range(min(k, len(gold))))
+    assert retrieval_scores(retrieved, gold, [k]) == pytest.approx(
+        {
+            "mrr": 1 / (hits.index(True) + 1) if True in hits else 0,
+            f"recall@{k}": sum(hits[:k]) / len(gold),
+            f"precision@{k}": sum(hits[:k]) / k,
+            f"ndcg@{k}": gains / ideal,
+        }
+    )
+
+
+@pytest.mark.parametrize("cutoffs", [[0], [5, -1]])
+def test_cutoffs_that_are_refused(cutoffs: list[int]) -> None:
+    with pytest.raises(UserFault, match="at least 1"):
+        retrieval_scores(["a"], ["a"], cutoffs)
+
+
+def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ir_measures", None)
+    with pytest.raises(UserFault, match=r'pip install "dubito\[eval\]"'):
+        retrieval_scores(["a"], ["a"])

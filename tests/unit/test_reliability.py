@@ -1,0 +1,234 @@
+"""What an uncertainty is worth: pairs counted, orders enumerated, bins and fits by hand."""
+
+from __future__ import annotations
+
+import math
+import sys
+from fractions import Fraction
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from dubito.errors import UserFault
+from dubito.evals.reliability import (
+    auroc,
+    certain_and_uncertain,
+    confidences_from,
+    expected_calibration_error,
+    parts,
+    risk_coverage,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+UNCERTAINTIES = st.sampled_from([-6.5, -1.0, 0.0, 0.25, 3.0])
+
+# AUROC
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(UNCERTAINTIES, st.booleans()), max_size=12))
+def test_the_auroc_counts_pairs(pairs: list[tuple[float, bool]]) -> None:
+    duels = [(w > r) + (w == r) / 2 for w, wrong in pairs if wrong for r, other in pairs if not other]
+    found = auroc([u for u, _ in pairs], [wrong for _, wrong in pairs])
+    assert found == (pytest.approx(sum(duels) / len(duels), abs=1e-12) if duels else None)
+
+
+def test_the_auroc_is_sklearns() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    draw = np.random.default_rng(5)
+    wrong = draw.random(400) < 0.4
+    values = np.round(draw.normal(wrong, 1.5), 1)  # with ties
+    assert auroc(values, wrong) == pytest.approx(metrics.roc_auc_score(wrong, values), abs=1e-12)
+
+
+# calibration error
+
+
+@pytest.mark.parametrize(
+    ("confidences", "right", "error"),
+    [
+        ([1.0, 1.0], [True, True], 0.0),
+        ([1.0, 0.0], [False, True], 1.0),
+        ([0.9, 0.9, 0.9, 0.9], [True, True, True, False], 0.15),
+        # 0.55 and 0.6 share a bin, (0.5, 0.6]: one of two right, 0.575 meant; 0.95 alone
+        ([0.55, 0.6, 0.95], [True, False, True], (2 * 0.075 + 0.05) / 3),
+        # 0.3 is the upper edge of its bin and 0.31 in the next: 0.7 and 0.31 off, not (0.3 + 0.31 - 1) / 2
+        ([0.3, 0.31], [True, False], (0.7 + 0.31) / 2),
+        ([0.0, 0.1], [True, False], 0.9 / 2),  # 0 is in the first bin
+    ],
+)
+def test_calibration_errors_by_hand(confidences: list[float], right: list[bool], error: float) -> None:
+    found = expected_calibration_error(confidences, right)
+    assert found == pytest.approx(error)
+    assert type(found) is float
+
+
+def test_the_number_of_bins_is_a_setting() -> None:
+    confidences, right = [0.2, 0.4], [True, False]
+    assert expected_calibration_error(confidences, right, bins=1) == pytest.approx(0.2)
+    assert expected_calibration_error(confidences, right, bins=5) == pytest.approx((0.8 + 0.4) / 2)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=20), st.integers(1, 12))
+def test_calibration_errors_bin_by_bin(pairs: list[tuple[int, bool]], bins: int) -> None:
+    total = Fraction(0)
+    for number in range(bins):
+        low, high = Fraction(number, bins), Fraction(number + 1, bins)
+        mine = [(Fraction(c, 40), r) for c, r in pairs if low < Fraction(c, 40) <= high or (number == 0 and c == 0)]
+        if mine:
+            total += abs(sum((c - r for c, r in mine), Fraction(0))) / len(pairs)
+    found = expected_calibration_error([c / 40 for c, _ in pairs], [r for _, r in pairs], bins)
+    assert found == pytest.approx(float(total), abs=1e-12)
+
+
+@pytest.mark.parametrize("confidences", [[1.1], [-0.1], []])
+def test_what_is_no_probability_has_no_calibration_error(confidences: list[float]) -> None:
+    with pytest.raises(UserFault, match=r"in \[0, 1\]"):
+        expected_calibration_error(confidences, [True] * len(confidences))
+
+
+# confidences
+
+
+def test_confidences_fall_with_the_uncertainty_and_are_calibrated() -> None:
+    draw = np.random.default_rng(1)
+    uncertainties = draw.uniform(-9, -2, 4000)  # no probabilities
+    chance = 1 / (1 + np.exp(2 * (uncertainties + 5)))
+    right = draw.random(4000) < chance
+    found = np.array(confidences_from(uncertainties, right, seed=0))
+    assert np.abs(found - chance).mean() < 0.03
+    assert expected_calibration_error(found, right) < 0.03
+    assert confidences_from(uncertainties, right, seed=0) == found.tolist()
+    assert confidences_from(uncertainties, right, seed=1) != found.tolist()
+
+
+def test_noise_is_not_made_to_look_calibrated_by_its_own_answers() -> None:
+    draw = np.random.default_rng(2)
+    uncertainties, right = draw.random(60), draw.random(60) < 0.5
+    # fitted to themselves, isotonic confidences are right on average in every one of their steps
+    assert expected_calibration_error(confidences_from(uncertainties, right, seed=0), right) > 0.05
+
+
+def test_each_answer_is_read_off_the_fit_to_the_others() -> None:
+    # two folds of one: each gets the other's outcome
+    assert confidences_from([0.1, 0.9], [True, False], seed=0) == [0.0, 1.0]
+    # of four, each left out in turn. Others 2 3 4: right, wrong, right, pooled to 1 then 1/2 ... read at 1
+    found = confidences_from([1.0, 2.0, 3.0, 4.0], [True, True, False, False], seed=0)
+    assert found == pytest.approx([1.0, 0.5, 0.5, 0.0])
+    assert {type(one) for one in found} == {float}
+
+
+def test_equal_uncertainties_get_one_confidence() -> None:
+    found = confidences_from([1.0] * 10, [True] * 5 + [False] * 5, seed=0, folds=10)
+    # nine others: 4 of 9 right for one that is right, 5 of 9 for one that is not
+    assert found == pytest.approx([4 / 9] * 5 + [5 / 9] * 5)
+
+
+def test_the_fit_is_sklearns() -> None:
+    isotonic = pytest.importorskip("sklearn.isotonic").IsotonicRegression
+    draw = np.random.default_rng(3)
+    uncertainties = np.round(draw.normal(size=40), 1)
+    right = draw.random(40) < 0.6
+    found = confidences_from(uncertainties, right, seed=0, folds=40)
+    for i, confidence in enumerate(found):
+        others = np.arange(40) != i
+        peer = isotonic(increasing=False, out_of_bounds="clip").fit(uncertainties[others], right[others])
+        assert confidence == pytest.approx(float(peer.predict(uncertainties[[i]])[0]))
+
+
+def test_one_answer_has_no_others() -> None:
+    with pytest.raises(UserFault, match="at least two"):
+        confidences_from([0.5], [True], seed=0)
+    with pytest.raises(UserFault, match="two folds"):
+        confidences_from([0.5, 0.6], [True, False], seed=0, folds=1)
+
+
+def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(UserFault, match=r'pip install "dubito\[eval\]"'):
+        confidences_from([0.1, 0.9], [True, False], seed=0)
+
+
+# risk and coverage
+
+
+def test_risk_and_coverage_by_hand() -> None:
+    found = risk_coverage([0.5, 0.1, 0.9], [0.4, 0.0, 1.0])
+    assert found.coverage == pytest.approx([1 / 3, 2 / 3, 1])
+    assert found.risk == pytest.approx([0, 0.2, 1.4 / 3])
+    assert found.aurc == pytest.approx((0 + 0.2 + 1.4 / 3) / 3)
+    assert {type(one) for one in (*found.coverage, *found.risk, found.aurc)} == {float}
+
+
+def test_an_uncertainty_that_is_always_the_same_has_the_mean_risk() -> None:
+    found = risk_coverage([2.0] * 4, [0, 0, 1, 1])
+    assert found.risk == pytest.approx([0.5] * 4)
+    assert found.aurc == pytest.approx(0.5)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=6))
+def test_the_risk_is_the_expected_one_over_all_orders_of_equals(pairs: list[tuple[int, int]]) -> None:
+    curves = []
+    for order in permutations(range(len(pairs))):
+        uncertainties = [pairs[i][0] for i in order]
+        if uncertainties == sorted(uncertainties):
+            costs = [pairs[i][1] / 4 for i in order]
+            curves.append([sum(costs[: k + 1]) / (k + 1) for k in range(len(costs))])
+    expected = [sum(column) / len(curves) for column in zip(*curves, strict=True)]
+    found = risk_coverage([u for u, _ in pairs], [cost / 4 for _, cost in pairs])
+    assert found.risk == pytest.approx(expected)
+    assert found.aurc == pytest.approx(sum(expected) / len(expected))
+
+
+def test_no_answers_have_no_curve() -> None:
+    with pytest.raises(UserFault, match="at least one"):
+        risk_coverage([], [])
+
+
+# certain and uncertain
+
+
+def test_certain_is_at_most_the_threshold() -> None:
+    certain, uncertain = certain_and_uncertain([0.0, 0.2, 0.2000001, 1.0], [1.0, 0.5, 0.25, 0.0])
+    assert certain == (None, 0.2, 2, 0.75)
+    assert uncertain == (0.2, None, 2, 0.125)
+
+
+def test_a_side_without_questions_has_no_score() -> None:
+    certain, uncertain = certain_and_uncertain([0.5], [1.0], threshold=0.7)
+    assert certain == (None, 0.7, 1, 1.0)
+    assert uncertain == (0.7, None, 0, None)
+    assert [part.questions for part in certain_and_uncertain([], [])] == [0, 0]
+
+
+def test_mean_scores_by_interval() -> None:
+    found = parts([0.0, 0.1, 0.15, 0.2, 0.3, 1.0], [1, 1, 0, 1, 0, 0], [0.1, 0.2, 0.4])
+    assert found == [(None, 0.1, 2, 1.0), (0.1, 0.2, 2, 0.5), (0.2, 0.4, 1, 0.0), (0.4, None, 1, 0.0)]
+    assert sum(part.questions for part in found) == 6
+    assert parts([1.0, 2.0], [0, 1], []) == [(None, None, 2, 0.5)]
+
+
+@pytest.mark.parametrize("cuts", [[0.2, 0.1], [0.1, 0.1], [math.nan]])
+def test_cuts_that_are_refused(cuts: list[float]) -> None:
+    with pytest.raises(UserFault, match="ascending"):
+        parts([0.1], [1.0], cuts)
+
+
+@pytest.mark.parametrize(
+    ("uncertainties", "outcomes", "said"),
+    [
+        ([1.0, 2.0], [True], r"shape \(2,\) and what was wrong \(1,\)"),
+        ([[1.0]], [[True]], r"shape \(1, 1\)"),
+        ([math.nan, 1.0], [True, False], "not finite"),
+        ([None, 1.0], [True, False], "not finite"),
+        ([0.1, 1.0], [math.inf, 0], "not finite"),
+        ([0.1, 1.0], [0.5, 0], "truth value"),
+    ],
+)
+def test_what_is_refused(uncertainties: Any, outcomes: Any, said: str) -> None:
+    with pytest.raises(UserFault, match=said):
+        auroc(uncertainties, outcomes)
