@@ -38,7 +38,7 @@ bench: $(VENV)/.dev ## what is fast and by how much
 	$(BIN)/python benchmarks/dense.py
 
 draw: $(VENV)/.local ## write the drawn graphs into docs/
-	for graph in cot dense dense_rag df_rag flare ircot iter_retgen neighbourhood seakr sunar vanilla_rag; do $(BIN)/dubito draw $$graph --out docs/graphs/$$graph.mmd; done
+	for graph in cot dense dense_rag df_rag flare ircot iter_retgen neighbourhood seakr seper sunar vanilla_rag; do $(BIN)/dubito draw $$graph --out docs/graphs/$$graph.mmd; done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .langgraph_api
@@ -52,5 +52,5 @@ $(VENV)/.local: pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.local
-	$(BIN)/pip install -qq --editable ".[local,loaders,plots,studio,dev]"
+	$(BIN)/pip install -qq --editable ".[local,loaders,plots,studio,eval,dev]"
 	touch $@

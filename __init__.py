@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .graphs.iter_retgen import graph as iter_retgen
     from .graphs.neighbourhood import graph as neighbourhood
     from .graphs.seakr import graph as seakr
+    from .graphs.seper import graph as seper
     from .graphs.sunar import graph as sunar
     from .graphs.vanilla_rag import graph as vanilla_rag
 
@@ -36,6 +37,7 @@ __all__ = [
     "iter_retgen",
     "neighbourhood",
     "seakr",
+    "seper",
     "sunar",
     "vanilla_rag",
 ]

@@ -16,6 +16,7 @@ from ..state.neighbourhood import NeighbourhoodContext
 from ..state.reasoning import ReasoningContext, SearchingContext
 from ..state.records import Chunk, Usage
 from ..state.seakr import SeaKRContext
+from ..state.seper import SePerContext
 from ..state.sunar import Hop
 from ..traces.run import Run
 from .screen import clean, counted, duration, shorten
@@ -23,6 +24,7 @@ from .view_dense import verdict
 from .view_dense_rag import STOPS
 from .view_neighbourhood import ENDINGS, exploration
 from .view_reasoning import path as reasoning_path
+from .view_seper import verdict as worth
 
 MOST_EVIDENCE = 10
 """Chunks shown below an answer; the others are counted."""
@@ -34,7 +36,7 @@ def settings_line(run: Run) -> RenderableType:
     if isinstance(context, ReasoningContext | IterRetgenContext):
         return Text(clean(f"{run.graph.name}: {_of_reasoning(context)}"), "dim")
     names = f"corpus {context.corpus}, chat model {context.llm}, encoder {context.encoder}"
-    if isinstance(context, DenseContext):
+    if isinstance(context, DenseContext | SePerContext):
         names += f", judge {context.judge}"
     if isinstance(context, NeighbourhoodContext):
         names += f", first stage {context.first_stage}, re-ranker {context.reranker}"
@@ -53,14 +55,14 @@ def _of_reasoning(context: ReasoningContext | IterRetgenContext) -> str:
 
 def answer_panel(run: Run) -> RenderableType:
     """The answer, how far it can be relied on, what it was made from, what went wrong on the way, what it cost."""
-    parts: list[RenderableType] = [answer_text(run.output), Text(), *_reliance(run), *_way(run.output), *_grounds(run)]
+    parts: list[RenderableType] = [answer_text(run.output), Text(), *reliance(run), *way(run.output), *_grounds(run)]
     parts.append(Text(cost(run.output, run.seconds), "dim"))
     return Panel(Group(*parts), title="Answer", title_align="left", border_style="green")
 
 
 def grounds_and_cost(run: Run) -> RenderableType:
     """The same without a frame and without the answer."""
-    return Group(*_reliance(run), *_way(run.output), *_grounds(run), Text(cost(run.output, run.seconds)), Text())
+    return Group(*reliance(run), *way(run.output), *_grounds(run), Text(cost(run.output, run.seconds)), Text())
 
 
 def answer_text(output: Mapping[str, Any]) -> Text:
@@ -69,9 +71,11 @@ def answer_text(output: Mapping[str, Any]) -> Text:
     return Text(text, "bold") if text else Text("(the model gave no answer)", "dim")
 
 
-def _reliance(run: Run) -> list[RenderableType]:
-    """How certain the answer is, for the graphs that measure it, and how many contexts it took."""
+def reliance(run: Run) -> list[RenderableType]:
+    """How certain the answer is, for the graphs that measure it, and how many contexts it took; or what chunks do."""
     output = run.output
+    if "delta" in output:
+        return [Text(worth(output), "green" if output["delta"] > 0 else "yellow"), Text()]
     if "dse" not in output:
         return []
     said: list[RenderableType] = [Text(verdict(output, run.context), "green" if output["certain"] else "yellow")]
@@ -89,7 +93,7 @@ _JUDGED = {
 """Of the output's `sufficient`."""
 
 
-def _way(output: Mapping[str, Any]) -> list[RenderableType]:
+def way(output: Mapping[str, Any]) -> list[RenderableType]:
     """The reasoning path of SUNAR, or how far a look-up went."""
     if "hops" in output:
         return [*_path(output), Text()]

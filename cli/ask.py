@@ -22,6 +22,7 @@ EXAMPLES = help_lines(
     'dubito ask "..." --graph dense_rag --set judge=nli:my-cross-encoder',
     'dubito ask "..." --graph sunar --set budget=32 --set penalty=none',
     'dubito ask "..." --graph seakr --set samples=10 --set threshold=-6',
+    'dubito ask "..." --graph seper --answer "Beatrix Hale"',
     'dubito ask "..." --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
     "cat question.txt | dubito ask -",
 )
@@ -45,7 +46,9 @@ def ask(
     llm: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", envvar="DUBITO_LLM", help="embedded, vllm:URL#model, openai:URL#model, hf:DIR, gguf:FILE."
+            metavar="NAME",
+            envvar="DUBITO_LLM",
+            help="embedded, vllm:URL#model, engine:DIR, openai:URL#model, hf:DIR, gguf:FILE.",
         ),
     ] = None,
     encoder: Annotated[
@@ -65,6 +68,10 @@ def ask(
             "--set", metavar="NAME=VALUE", help="Any other setting of the graph, repeatable; a wrong name lists them."
         ),
     ] = None,
+    answers: Annotated[
+        list[str] | None,
+        typer.Option("--answer", metavar="TEXT", help="A right answer, for --graph seper; repeatable."),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write every step and model call to this .jsonl file as it happens."),
@@ -82,7 +89,10 @@ def ask(
         from .watch import follow  # noqa: PLC0415
 
         chosen = graph_named(graph)
-        run = Run(chosen, text, context_for(chosen, options, assignments or []))
+        more = {"answers": answers} if answers else {}
+        if answers and "answers" not in chosen.get_input_jsonschema()["properties"]:
+            raise UserFault(f"{chosen.name} takes no right answers: --answer is for --graph seper.")
+        run = Run(chosen, text, context_for(chosen, options, assignments or []), more)
     if screen is not None:
         follow(run, trace, screen)
         return

@@ -9,7 +9,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from . import view_dense, view_dense_rag, view_df_rag, view_neighbourhood, view_reasoning, view_shared, view_sunar
+from . import (
+    view_dense,
+    view_dense_rag,
+    view_df_rag,
+    view_neighbourhood,
+    view_reasoning,
+    view_seper,
+    view_shared,
+    view_sunar,
+)
 from .screen import clean, counted, duration
 from .steps import Renderer, Shown, Step
 
@@ -25,22 +34,27 @@ RENDERERS: Mapping[str, Renderer] = {
     **view_dense.RENDERERS,
     **view_dense_rag.RENDERERS,
 }
-"""By node name; SUNAR's graphs and those that reason have nodes of the same names and tables of their own."""
+"""By node name; SePer, SUNAR's graphs and those that reason have nodes of the same names and tables of their own."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 def block(step: Step, now: float | None = None) -> RenderableType | None:
     """A step as it is to be shown; `now` is the time if it still runs. None for one that is done and of no interest."""
-    try:
-        shown = (changes if step.failed else _renderer(step))(step)
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
-        # another graph's node of the same name, with another state
-        shown = changes(step)
+    shown = words_of(step)
     if shown.passing and now is None:
         return None
     heading = _heading(step, shown.words, now)
     return heading if shown.below is None else Group(heading, Padding(shown.below, (0, 0, 0, INDENT)))
+
+
+def words_of(step: Step) -> Shown:
+    """What its renderer has to say of a step, or the plain one where it cannot."""
+    try:
+        return (changes if step.failed else _renderer(step))(step)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
+        # another graph's node of the same name, with another state
+        return changes(step)
 
 
 def _renderer(step: Step) -> Renderer:
@@ -50,6 +64,8 @@ def _renderer(step: Step) -> Renderer:
         return view_sunar.RENDERERS[step.node]
     if view_reasoning.is_reasoning(step) and step.node in view_reasoning.RENDERERS:
         return view_reasoning.RENDERERS[step.node]
+    if view_seper.is_seper(step) and step.node in view_seper.RENDERERS:
+        return view_seper.RENDERERS[step.node]
     return RENDERERS.get(step.node, changes)
 
 

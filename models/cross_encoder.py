@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,9 @@ from .interfaces import LABELS, Judgements
 
 BATCH = 32
 """Pairs that go through the model together (measured: docs/measurements/judges.md)."""
+
+TURN = 256
+"""Pairs of several callers that are answered together: giving up takes effect in between."""
 
 Pair = tuple[str, str]
 
@@ -38,7 +41,8 @@ class CrossEncoderJudge:
     """A cross-encoder for natural-language inference, loaded at the first judgement.
 
     Premise and hypothesis are the question with the first and the second answer behind it, as in semantic entropy and
-    SePer. Texts that are longer together than the model's window are cut, the longer one first.
+    SePer. Texts that are longer together than the model's window are cut, the longer one first. Questions that are
+    judged while the model is at work wait together and share its next batches; see `_Shared`.
     """
 
     def __init__(self, name: str, source: str) -> None:
@@ -46,8 +50,7 @@ class CrossEncoderJudge:
         self._name = name
         self._source = source
         self._model: _Classifier | None = None
-        # the model's one thread: torch uses every core for one batch, and loading happens once
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dubito-judge")
+        self._shared = _Shared(self._classify, "dubito-judge")
 
     @property
     def name(self) -> str:
@@ -56,8 +59,7 @@ class CrossEncoderJudge:
 
     async def judge(self, question: str, pairs: Sequence[Pair]) -> Judgements:
         """See `Judge.judge`; a row is NaN where the model's own numbers are not finite."""
-        texts = [(f"{question} {first}", f"{question} {second}") for first, second in pairs]
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._classify, texts)
+        return await self._shared.ask([(f"{question} {first}", f"{question} {second}") for first, second in pairs])
 
     def _classify(self, texts: list[Pair]) -> Judgements:
         with _naming_faults(self._name):
@@ -69,8 +71,7 @@ class CrossEncoderJudge:
 class CrossEncoderRelevance:
     """A cross-encoder that was trained to tell how well a document answers a query, loaded at the first call.
 
-    Questions that are asked while the model is at work wait together and share its next batches. A score may differ in
-    its last digits with what it shared a batch with.
+    Questions that are asked while the model is at work wait together and share its next batches; see `_Shared`.
     """
 
     def __init__(self, name: str, source: str) -> None:
@@ -78,31 +79,53 @@ class CrossEncoderRelevance:
         self._name = name
         self._source = source
         self._model: _Ranker | None = None
-        self._waiting: deque[tuple[list[Pair], Future[NDArray[np.float64]]]] = deque()
-        # the model's one thread: torch uses every core for one batch, and loading happens once
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dubito-reranker")
+        self._shared = _Shared(self._rank, "dubito-reranker")
 
     async def relevance(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """How relevant each text is, [n] in [0, 1], NaN where the model's own numbers are not finite.
 
         A query and a text that are longer together than the model's window are cut, the longer one first.
         """
+        return await self._shared.ask([(query, text) for text in texts])
+
+    def _rank(self, pairs: list[Pair]) -> NDArray[np.float64]:
+        with _naming_faults(self._name):
+            if self._model is None:
+                self._model = _Ranker(self._source)
+            return self._model.relevance(pairs)
+
+
+class _Shared:
+    """A model's one thread: torch uses every core for one batch, and loading happens once.
+
+    Who asks while the model is at work waits, and those who wait share its next batches. A number may differ in its
+    last digits with what it shared a batch with.
+    """
+
+    def __init__(self, answer: Callable[[list[Pair]], NDArray[np.float64]], thread: str) -> None:
+        """answer: n pairs to n rows, on the thread of that name."""
+        self._answer = answer
+        self._waiting: deque[tuple[list[Pair], Future[NDArray[np.float64]]]] = deque()
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=thread)
+
+    async def ask(self, pairs: list[Pair]) -> NDArray[np.float64]:
+        """The rows of these pairs."""
         future: Future[NDArray[np.float64]] = Future()
-        self._waiting.append(([(query, text) for text in texts], future))
+        self._waiting.append((pairs, future))
         self._worker.submit(self._serve)
         return await asyncio.wrap_future(future)
 
     def _serve(self) -> None:
-        """Answer all who wait by now; who came later has a turn of its own behind this one."""
-        requests = []
-        while self._waiting:
+        """Answer those who wait by now, or the first of them; who is left has a turn of its own behind this one."""
+        requests: list[tuple[list[Pair], Future[NDArray[np.float64]]]] = []
+        while self._waiting and sum(len(pairs) for pairs, _ in requests) < TURN:
             pairs, future = self._waiting.popleft()
             if future.set_running_or_notify_cancel():  # its caller has not given up
                 requests.append((pairs, future))
         if not requests:  # an earlier turn has answered them
             return
         try:
-            found = self._rank([pair for pairs, _ in requests for pair in pairs])
+            found = self._answer([pair for pairs, _ in requests for pair in pairs])
         except BaseException as fault:
             for _, future in requests:
                 future.set_exception(fault)
@@ -110,12 +133,6 @@ class CrossEncoderRelevance:
         ends = np.cumsum([len(pairs) for pairs, _ in requests])
         for (_, future), shares in zip(requests, np.split(found, ends[:-1]), strict=True):
             future.set_result(shares)
-
-    def _rank(self, pairs: list[Pair]) -> NDArray[np.float64]:
-        with _naming_faults(self._name):
-            if self._model is None:
-                self._model = _Ranker(self._source)
-            return self._model.relevance(pairs)
 
 
 class _PairModel:

@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..models.answer_text import normalised
-from ..models.interfaces import LABELS, Judge
+from ..models.interfaces import Judge
 from ..models.resources import Resources
 from ..state.dense import DenseContext, DenseState
 from .measure import responses_of
-
-ENTAILMENT = LABELS.index("entailment")
+from .relations import Pairs, is_said, label_of, relations_of
 
 
 async def entail(state: DenseState, context: DenseContext, resources: Resources) -> DenseState:
@@ -52,25 +50,12 @@ async def judged(
     judge: Judge, question: str, pairs: Sequence[tuple[str, str]]
 ) -> tuple[Callable[[str, str], bool], list[str]]:
     """E for these pairs in both directions, and what the judge could not say; see `links`."""
-    forms = {text: normalised(text) for pair in pairs for text in pair}
-    spoken = {form: text for text, form in reversed(forms.items()) if form}  # one wording for each form, the first
-    asked = list(dict.fromkeys((forms[a], forms[b]) for a, b in _both_ways(pairs) if _differ(forms[a], forms[b])))
-    said = await judge.judge(question, [(spoken[a], spoken[b]) for a, b in asked]) if asked else np.zeros((0, 3))
-    unsaid = sum(not np.isfinite(row).all() for row in said)
-    entailed = {
-        pair: bool(np.isfinite(row).all() and row.argmax() == ENTAILMENT) for pair, row in zip(asked, said, strict=True)
-    }
+    wanted = Pairs([ordered for a, b in pairs for ordered in ((a, b), (b, a))])
+    (relation,) = await relations_of(judge, question, [wanted])
+    unsaid = sum(not is_said(relation(*pair)) for pair in wanted.asked)
 
     def entails(a: str, b: str) -> bool:
-        return forms[a] == forms[b] or entailed.get((forms[a], forms[b]), False)
+        return label_of(relation(a, b)) == "entailment"
 
     warning = f"The judge '{judge.name}' could not say of {unsaid} pairs of answers; they count as not entailing."
     return entails, [warning] if unsaid else []
-
-
-def _both_ways(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [ordered for a, b in pairs for ordered in ((a, b), (b, a))]
-
-
-def _differ(a: str, b: str) -> bool:
-    return bool(a) and bool(b) and a != b

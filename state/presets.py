@@ -73,3 +73,14 @@ SEAKR_MODELS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """SeaKR section 4.1.3; hidden states come from a second server. The judge serves estimators beyond the paper's."""
+
+SEPER_MODELS: Mapping[str, Mapping[str, str]] = {
+    "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "words:100", "judge": "embedded"},
+    "paper": {
+        "llm": f"vllm:{LOCAL_SERVER}#meta-llama/Llama-2-7b-chat-hf",
+        "encoder": "st:BAAI/bge-base-en-v1.5",
+        "chunker": "words:100",
+        "judge": "nli:microsoft/deberta-v2-xlarge-mnli",
+    },
+}
+"""SePer sections 4.1 and D.4, over passages of 100 words; BGE is one of the retrievers of its appendix C."""

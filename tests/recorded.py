@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dubito.cli.watch import follow
-from dubito.graphs import dense, dense_rag, df_rag, neighbourhood, sunar, vanilla_rag
+from dubito.graphs import dense, dense_rag, df_rag, neighbourhood, seper, sunar, vanilla_rag
 from dubito.models.resources import Resources
 from dubito.state.dense import DenseContext
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.neighbourhood import NeighbourhoodContext
+from dubito.state.seper import SePerContext
 from dubito.state.sunar import SunarContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import (
@@ -23,6 +24,7 @@ from dubito.tests.scripted import (
     QUERY,
     QUESTION,
     VECTORS,
+    Believer,
     Explorer,
     ListedRetriever,
     Reader,
@@ -111,6 +113,14 @@ def neighbourhood_run(budget: int = 6) -> Run:
     return Run(neighbourhood.build(_explored(llm)).compile(name="neighbourhood"), QUESTION, settings)
 
 
+def seper_run(**settings: Any) -> Run:
+    """Two chunks; with them three of four responses are right, two of them in other words, without them none is."""
+    llm = Believer(believes=lambda question, shown: ["one", "One.", "two", "three"] if shown else ["three"])
+    opened = Resources(llm=llm, judge=_judge(), retriever=ScriptedRetriever(QUERY, VECTORS[:2]))
+    context = SePerContext(**{"k": 2, "n": 4, "rule": "hard", **settings})
+    return Run(seper.build(opened).compile(name="seper"), QUESTION, context, {"answers": ["one", "1"]})
+
+
 RUNS = {
     "vanilla_rag": vanilla_run,
     "df_rag": df_rag_run,
@@ -118,6 +128,7 @@ RUNS = {
     "dense_rag": dense_rag_run,
     "sunar": sunar_run,
     "neighbourhood": neighbourhood_run,
+    "seper": seper_run,
 }
 
 
@@ -147,7 +158,7 @@ def _explored(llm: Explorer) -> Resources:
     )
 
 
-VOID = frozenset({"meta", "br", "img", "link", "input", "hr"})
+VOID = frozenset({"meta", "br", "img", "link", "input", "hr", "wbr"})
 
 
 @dataclass

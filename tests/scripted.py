@@ -454,6 +454,28 @@ class Reasoner(ScriptedChat):
         return one
 
 
+@dataclass
+class Believer(ScriptedChat):
+    """A model for SePer: `believes` gives its responses to a question from the documents shown, repeated until there
+    are enough; texts are tokens of probability 1. `sampled` are the questions and documents it was asked about.
+    """
+
+    believes: Callable[[str, Sequence[str]], Sequence[str | Completion]] = lambda question, shown: ["Ada"]
+    sampled: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    samplings: list[Sampling] = field(default_factory=list)
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        assert messages[0] == answer.messages("", [])[0]
+        question = messages[1]["content"].rpartition("in a few words: ")[2]
+        shown = titled(passages(messages))
+        self.sampled.append((question, tuple(shown)))
+        self.samplings.append(sampling)
+        await self._begin("complete", messages)
+        some = self.believes(question, shown)
+        said = [spoken(some[number % len(some)], sampling) for number in range(sampling.n)]
+        return Reply(tuple(said), Tokens(7, 3 * sampling.n))
+
+
 def spoken(said: str | Completion, sampling: Sampling) -> Completion:
     """A continuation; each of its words is a token that is certain, where log-probabilities are asked for."""
     if isinstance(said, Completion):

@@ -120,12 +120,13 @@ class Reader:
 
 @dataclass
 class Run:
-    """One question put to a graph. Iterate over it for its events, None where nothing happened for a while; then
-    `output` and `seconds` hold what came out."""
+    """One question put to a graph, with what more the graph takes. Iterate over it for its events, None where nothing
+    happened for a while; then `output` and `seconds` hold what came out."""
 
     graph: Graph
     question: str
     context: BaseContext
+    more: Mapping[str, Any] = field(default_factory=dict)
     output: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -153,9 +154,8 @@ class Run:
 
     def _stream(self, parts: queue.SimpleQueue[tuple[float, Any]]) -> None:
         try:
-            for part in self.graph.stream(
-                {"question": self.question}, context=self.context, stream_mode=MODES, subgraphs=True, version="v2"
-            ):
+            given = {"question": self.question, **self.more}
+            for part in self.graph.stream(given, context=self.context, stream_mode=MODES, subgraphs=True, version="v2"):
                 parts.put((time.monotonic(), part))
             parts.put((time.monotonic(), None))
         except BaseException as fault:  # raised where the run is waited for

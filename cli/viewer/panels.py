@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...traces.recording import Recording
-from . import panel_dense, panel_df_rag, panel_seakr, panel_sunar
+from . import panel_dense, panel_df_rag, panel_seakr, panel_seper, panel_sunar
 from .blocks import Block, Words
 
 Panel = Callable[[Recording], list[Block]]
@@ -20,6 +20,7 @@ PANELS: Mapping[str, Panel] = {
     "cot": panel_seakr.panel,
     "ircot": panel_seakr.panel,
     "flare": panel_seakr.panel,
+    "seper": panel_seper.panel,
 }
 """Each says what it can of a run that did not come to its end, too."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import langchain_core.language_models.chat_models  # noqa: F401 - where LangChain is installed, importing it reads files
 import pytest
 from blockbuster import BlockBuster
 

@@ -189,7 +189,7 @@ def test_what_libraries_print_stays_out_of_the_json(use, letters, tmp_path, monk
     [
         (
             ["--graph", "df_ragg"],
-            "iter_retgen, neighbourhood, seakr, sunar or vanilla_rag (did you mean df_rag?).",
+            "iter_retgen, neighbourhood, seakr, seper, sunar or vanilla_rag (did you mean df_rag?).",
         ),
         (["--k", "0"], "k is '0' and must be a whole number from 1 to 1000."),
         (["--k", "many"], "k is 'many' and must be a whole number from 1 to 1000."),

@@ -18,6 +18,7 @@ from dubito.graphs import (
     iter_retgen,
     neighbourhood,
     seakr,
+    seper,
     sunar,
 )
 from dubito.graphs.registry import graph_names
@@ -27,6 +28,7 @@ from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.reasoning import ReasoningContext
 from dubito.state.seakr import SeaKRContext
+from dubito.state.seper import SePerContext
 from dubito.state.sunar import SunarContext
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +50,7 @@ def settings_table(context: type[BaseContext]) -> str:
         ("dense_rag", [dense, dense_rag], DenseRagContext),
         ("sunar", [neighbourhood, sunar], SunarContext),
         ("seakr", [seakr], SeaKRContext),
+        ("seper", [seper], SePerContext),
         ("baselines", [cot], ReasoningContext),
         ("baselines", [ircot], IRCoTContext),
         ("baselines", [flare], FlareContext),

@@ -664,9 +664,10 @@ def test_a_technique_whose_state_is_another_has_its_steps_alone(tmp_path, name):
         "dense_rag": "dense",
         "sunar": "neighbourhood",
         "neighbourhood": "promote",
+        "seper": "measure",
         **dict.fromkeys(("seakr", "cot", "ircot", "flare"), "append"),
     }
-    update = {"candidates": [{"no": 1}], "dse": "high", "scored": 3, "steps": [{"no": 1}]}
+    update = {"candidates": [{"no": 1}], "dse": "high", "scored": 3, "steps": [{"no": 1}], "delta": "high"}
     path = written(
         tmp_path / "t.jsonl", start(other[name], "a", 1), end(other[name], "a", 2, **update), over(), graph=name
     )
