@@ -31,14 +31,32 @@ class Stub:
         time.sleep(self.seconds)
         if (status := self.fails(body, number)) != 200:
             return status, {"error": {"message": "out of order", "type": "server_error"}}
+        if tools := body.get("tools"):
+            return 200, self._with_tools(body, tools)
         said = [f"So the final answer is: {word(body, place)}." for place in range(body.get("n") or 1)]
         message = [
             {"index": i, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
             for i, text in enumerate(said)
         ]
-        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        about = {"id": "x", "object": "chat.completion", "created": 0, "model": body["model"]}
-        return 200, {**about, "choices": message, "usage": usage}
+        return 200, completed(body, message)
+
+    def _with_tools(self, body: dict[str, Any], tools: list[dict[str, Any]]) -> dict[str, Any]:
+        """Asks the first tool, then repeats what it was told."""
+        told = [one["content"] for one in body["messages"] if one["role"] == "tool"]
+        if told:
+            message: dict[str, Any] = {"role": "assistant", "content": f"The library says: {told[-1]}"}
+            return completed(body, [{"index": 0, "finish_reason": "stop", "message": message}])
+        function = {"name": tools[0]["function"]["name"], "arguments": '{"question": "Who founded it?"}'}
+        call = {"id": "call-1", "type": "function", "function": function}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return completed(body, [{"index": 0, "finish_reason": "tool_calls", "message": message}])
+
+
+def completed(body: dict[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """A whole reply."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    about = {"id": "x", "object": "chat.completion", "created": 0, "model": body["model"]}
+    return {**about, "choices": choices, "usage": usage}
 
 
 def word(body: dict[str, Any], place: int) -> str:

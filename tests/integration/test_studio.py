@@ -36,6 +36,7 @@ from dubito.state.df_rag import DFRagContext
 from dubito.state.neighbourhood import NeighbourhoodContext
 from dubito.state.reasoning import ReasoningContext
 from dubito.state.seakr import SeaKRContext
+from dubito.state.seper import SePerContext
 from dubito.state.sunar import SunarContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from pytest_httpserver import HTTPServer
@@ -61,10 +62,17 @@ CONTEXTS: dict[str, Any] = {
     "iter_retgen": IterRetgenContext,
     "neighbourhood": NeighbourhoodContext,
     "seakr": SeaKRContext,
+    "seper": SePerContext,
     "sunar": SunarContext,
     "vanilla_rag": VanillaRagContext,
 }
-INPUTS = {"dense": {"question", "chunks"}, "neighbourhood": {"question", "query"}}
+CONTEXTS |= {f"{name}_chat": CONTEXTS[name] for name in ("dense_rag", "df_rag", "seakr", "sunar")}
+INPUTS = {
+    **{name: {"messages"} for name in CONTEXTS if name.endswith("_chat")},
+    "dense": {"question", "chunks"},
+    "neighbourhood": {"question", "query"},
+    "seper": {"question", "answers", "chunks"},
+}
 REWRITTEN = "To say it in another way, "
 
 
@@ -261,7 +269,7 @@ async def test_the_form_has_every_setting_with_title_description_default_range_a
         "seakr": (100, 3, "Snippets (N)"),
         "ircot": (1, 1, "Snippets"),
         "flare": (1, 1, "Snippets"),
-    }.get(graph, (1000, 5, "Chunks (k)"))
+    }.get(graph.removesuffix("_chat"), (1000, 5, "Chunks (k)"))
     assert (k["minimum"], k["maximum"], k["default"], k["title"]) == (1, *of_k)
     assert shown["properties"]["preset"]["enum"] == ["embedded", "paper"]
     if graph == "df_rag":
@@ -273,7 +281,8 @@ async def test_the_form_has_every_setting_with_title_description_default_range_a
 async def test_a_question_is_all_it_takes(studio: Any, graph: str) -> None:
     schemas = await studio.assistants.get_schemas(await assistant(studio, graph))
     assert set(schemas["input_schema"]["properties"]) == INPUTS.get(graph, {"question"})
-    assert schemas["input_schema"]["required"] == ["question"]
+    needed = {"seper": ["question", "answers"]}.get(graph, ["messages"] if graph.endswith("_chat") else ["question"])
+    assert schemas["input_schema"]["required"] == needed
     assert {"answer", "evidence", "usage", "warnings"} <= set(schemas["output_schema"]["properties"])
     assert {"question", "evidence", "answer"} <= set(schemas["state_schema"]["properties"])
 
@@ -620,6 +629,16 @@ async def test_a_fault_is_shown_as_its_sentence(studio: Any, scripted: ScriptedS
     assert (streamed[-1].event, streamed[-1].data["error"]) == ("error", wrong.kind)
     assert wrong.sentence in streamed[-1].data["message"]
     assert len(scripted.asked) == before, "no model was called"
+
+
+async def test_a_chat_front_end_sends_messages_and_gets_one_back(studio: Any, scripted: ScriptedServer) -> None:
+    thread = (await studio.threads.create())["thread_id"]
+    name = await assistant(studio, "df_rag_chat")
+    given = {"messages": [{"role": "user", "content": QUESTION["question"]}]}
+    result = await studio.runs.wait(thread, name, input=given, context=scripted.context)
+    assert [one["type"] for one in result["messages"]] == ["human", "ai"]
+    assert result["messages"][-1]["content"] == result["answer"] == "Beatrix Hale"
+    assert result["messages"][-1]["response_metadata"]["evidence"] == result["evidence"]
 
 
 # --- the same server, used by programs ---

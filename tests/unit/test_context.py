@@ -17,11 +17,12 @@ from dubito.state.df_rag import DFRagContext
 from dubito.state.presets import DF_RAG_MODELS
 from dubito.state.reasoning import ReasoningContext
 from dubito.state.seakr import SeaKRContext
+from dubito.state.seper import SePerContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from pydantic import ValidationError
 
 CONTEXTS: list[type[BaseContext]] = [
-    DFRagContext, VanillaRagContext, SeaKRContext, ReasoningContext, IterRetgenContext,
+    DFRagContext, VanillaRagContext, SeaKRContext, SePerContext, ReasoningContext, IterRetgenContext,
 ]  # fmt: skip
 EXPORTED: dict[str, str] = {
     name: entry["path"]
@@ -159,11 +160,12 @@ def test_a_context_cannot_be_changed_and_can_be_a_key(context: type[BaseContext]
     assert len({one: 1, same: 2, other: 3}) == 2
 
 
-def test_only_the_likelihood_evaluator_needs_more_than_plain_completion() -> None:
+def test_what_settings_need_beyond_plain_completion() -> None:
     assert DFRagContext().needs() == {"score"}
     assert DFRagContext(preset="paper").needs() == frozenset()
     assert DFRagContext(evaluator="choice").needs() == frozenset()
     assert VanillaRagContext().needs() == frozenset()
+    assert SePerContext().needs() == {"logprobs"}
 
 
 # --- Studio's form ---
@@ -175,9 +177,10 @@ def test_the_schemas_of_every_exported_graph_are_there(name: str) -> None:
     graph = exported(name)
     assert graph.name == name
     assert graph.checkpointer is None
-    more = {"dense": {"chunks"}, "neighbourhood": {"query"}}.get(name, set())
-    assert set(graph.get_input_jsonschema()["properties"]) == {"question", *more}
-    assert graph.get_input_jsonschema()["required"] == ["question"]
+    more = {"dense": {"chunks"}, "neighbourhood": {"query"}, "seper": {"answers", "chunks"}}.get(name, set())
+    given = {"messages"} if name.endswith("_chat") else {"question", *more}
+    assert set(graph.get_input_jsonschema()["properties"]) == given
+    assert set(graph.get_input_jsonschema()["required"]) == given - {"chunks", "query"}
     assert {"answer", "evidence", "usage", "warnings"} <= set(graph.get_output_jsonschema()["properties"])
     assert graph.get_context_jsonschema() is not None
 

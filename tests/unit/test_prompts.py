@@ -26,6 +26,8 @@ from dubito.prompts import (
     render,
     rephrase,
     report,
+    self_information,
+    standalone,
     sufficient,
     summary,
 )
@@ -62,6 +64,8 @@ PROMPTS: dict[str, Callable[[], list[Message]]] = {
     "sufficient": lambda: sufficient.messages("Which river?", CHUNKS),
     "sufficient without chunks": lambda: sufficient.messages("Which river?", []),
     "query_likelihood": lambda: query_likelihood.messages("Lancaster\nThe Lune flows past Lancaster."),
+    "standalone": lambda: standalone.messages([{"role": "user", "text": "Which river?"}], "How long is it?"),
+    "self_information": self_information.messages,
     "decompose": lambda: decompose.messages("Which river?", HOPS, must_answer=True),
     "decompose at first": lambda: decompose.messages("Which river?", []),
     "meta_evidence": lambda: meta_evidence.messages("Which river?", HOPS, "the Wyre", CHUNKS),
@@ -113,6 +117,7 @@ def test_every_template_has_a_test_here() -> None:
         ("sufficient", {"question", "chunks"}),
         ("summary", {"question", "chunks"}),
         ("query_likelihood", {"text"}),
+        ("standalone", {"turns", "question"}),
         ("decompose", {"question", "hops", "must_answer"}),
         ("meta_evidence", {"question", "hops", "sequential_answer", "chunks"}),
         ("reasoning_step", {"question", "chunks"}),
@@ -124,7 +129,7 @@ def test_a_missing_input_is_an_error(name: str, needed: set[str]) -> None:
     inputs: dict[str, Any] = {
         "question": "q", "plan": ["a"], "step": "a", "notes": ["n"], "chunks": CHUNKS,
         "text": "t", "first": "f", "second": "s", "hops": HOPS, "must_answer": False, "sequential_answer": "a",
-        "rationales": ["r"],
+        "rationales": ["r"], "turns": [{"role": "user", "text": "t"}],
     }  # fmt: skip
     render(name, **{key: inputs[key] for key in needed})
     for left_out in needed:
