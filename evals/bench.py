@@ -7,6 +7,7 @@ import json
 import re
 import sqlite3
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -110,10 +111,17 @@ class Bench:
         return int(self.about["seed"])
 
     def tasks(self) -> list[Task]:
-        """Every question under every system, question by question, so that all systems get on alike."""
+        """Every question under every system: question by question, so that all systems get on alike, and the datasets
+        in turn, so that they do too."""
+        places: Counter[str] = Counter()
+        turns: list[tuple[int, Asked]] = []
+        for asked in self.questions:
+            turns.append((places[asked.dataset], asked))
+            places[asked.dataset] += 1
+        turns.sort(key=lambda turn: turn[0])
         return [
             Task(system.label, asked.id, system.graph, self._context(system, asked), asked.question)
-            for asked in self.questions
+            for _, asked in turns
             for system in self.systems
         ]
 

@@ -235,6 +235,18 @@ def test_a_folder_may_be_moved(tmp_path: Path):
     assert Path(bench.read(tmp_path / "moved").tasks()[0].context["corpus"]).is_file()
 
 
+def test_datasets_get_on_alike(tmp_path: Path):
+    long = Dataset("2wiki:x", tuple(gold(number, "x") for number in range(3)), ())
+    found = begin(tmp_path / "r", long, PARAGRAPHS, systems=SYSTEMS[:1])
+    assert [task.question for task in found.tasks()] == [
+        "2wiki/0",
+        "hotpotqa/1",
+        "2wiki/1",
+        "hotpotqa/2",
+        "2wiki/2",
+    ]
+
+
 def test_datasets_of_one_kind_are_told_apart(tmp_path: Path):
     plain = Dataset("some/my questions.jsonl", (gold(1, "x"),), ())
     found = begin(tmp_path / "r", PARAGRAPHS, PARAGRAPHS, plain)
