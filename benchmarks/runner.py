@@ -6,9 +6,11 @@ keeps each outcome, its trace and every model call on disk. The overhead is what
 runner, told as a share of the time the server takes for it.
 
     python benchmarks/runner.py [--latency 1.0] [--questions 128] [--at-once 32]
-    python benchmarks/runner.py --judge nli:DIR [--questions 64]
+    python benchmarks/runner.py --judge DIR --answers DATA/evouna/NQ.json [--questions 64]
 
-The second form compares the entailment judgements of SePer for many questions put together with one pair at a time.
+The second form times the entailment judgements of SePer, by the NLI cross-encoder in DIR: all responses to many
+questions put together, one question after the other, and one pair at a time. The responses to a question are what five
+systems said to it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,9 @@ import numpy as np
 from dubito.evals.bench import Task
 from dubito.evals.in_turn import in_turn
 from dubito.evals.runner import Asker, run_all
-from dubito.evals.store import Store
+from dubito.evals.store import Outcome, Store
 from dubito.graphs.registry import graph_named
+from dubito.models.cross_encoder import CrossEncoderJudge
 from dubito.models.remembered import CallMemory
 from dubito.models.resources import Resources
 from dubito.retrieval.pool import Pool
@@ -39,10 +43,14 @@ from dubito.state.vanilla_rag import VanillaRagContext
 WORDS = "the river Lune rises in the fells and reaches the sea near Lancaster " * 8
 
 
+Pairs = list[tuple[str, str]]
+
+
 class Passages:
     """Five passages for every question, without an encoder."""
 
     async def pool(self, query: str, top_n: int | None) -> Pool:
+        """Texts that repeat the question, so that no two questions share them."""
         vectors = np.ones((5, 2), dtype=np.float32)
         return Pool(
             np.ones(2, dtype=np.float32),
@@ -86,52 +94,107 @@ def _serve(latency: float, told: Connection) -> None:
     asyncio.run(serve(latency, told))
 
 
-async def timed(work: Callable[[], Awaitable[None]]) -> float:
-    """The seconds that something takes."""
-    begun = time.perf_counter()
+@dataclass(frozen=True)
+class Cost:
+    """Seconds by the clock, and of this process's CPU, which other processes of a busy machine do not change."""
+
+    seconds: float
+    cpu: float
+
+
+async def timed(work: Callable[[], Awaitable[None]]) -> Cost:
+    """What something costs."""
+    begun, cpu = time.perf_counter(), time.process_time()
     await work()
-    return time.perf_counter() - begun
+    return Cost(time.perf_counter() - begun, time.process_time() - cpu)
 
 
-async def overhead(url: str, questions: int, at_once: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds a question for the graph alone and for the runner, measured in turn."""
+async def overhead(url: str, questions: int, at_once: int, repeats: int) -> dict[str, list[Cost]]:
+    """What a question costs with the graph alone and with the runner, measured in turn; the first turn warms up."""
     context = VanillaRagContext(llm=f"openai:{url}#stub", concurrency=1024)
     alone = graph_named("vanilla_rag", Resources(retriever=Passages()))
-    found: dict[str, list[float]] = {"graph alone": [], "runner": [], "runner, nothing kept but answers": []}
-    for repeat in range(repeats):
-        texts = [f"Where does river {repeat}-{number} end?" for number in range(questions)]
-        tasks = [Task("s", text, "vanilla_rag", context.model_dump(mode="json"), text) for text in texts]
+    found: dict[str, list[Cost]] = {"graph alone": [], "runner": [], "runner, only answers kept": []}
 
-        async def ask(text: str) -> None:
-            await alone.ainvoke({"question": text}, context=context)
+    async def ask(text: str) -> None:
+        await alone.ainvoke({"question": text}, context=context)
 
-        async def plain(texts: list[str] = texts) -> None:
-            await in_turn(texts, ask, at_once)
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder, "r.sqlite"), new=True) as store:
+        askers = {
+            "runner": Asker(CallMemory(Path(folder, "calls.sqlite")), 0, traces=True, retriever=Passages()),
+            "runner, only answers kept": Asker(None, 0, traces=False, retriever=Passages()),
+        }
+        for turn in range(repeats + 1):
+            for name, costs in found.items():
+                texts = [f"Where does river {turn}-{number} end?" for number in range(questions)]
 
-        found["graph alone"].append(await timed(plain) / questions)
-        for name, kept in (("runner", True), ("runner, nothing kept but answers", False)):
-            with tempfile.TemporaryDirectory() as folder, Store(Path(folder, "r.sqlite"), new=True) as store:
-                memory = CallMemory(Path(folder, "calls.sqlite")) if kept else None
-                asker = Asker(memory, 0, traces=kept, retriever=Passages())
+                async def work(name: str = name, texts: list[str] = texts) -> None:
+                    if name not in askers:
+                        await in_turn(texts, ask, at_once)
+                        return
+                    tasks = [Task(name, text, "vanilla_rag", context.model_dump(mode="json"), text) for text in texts]
+                    await run_all(tasks, askers[name], store, at_once=at_once, retry_failed=False, on_end=unwatched)
 
-                async def run(asker: Asker = asker, store: Store = store, tasks: list[Task] = tasks) -> None:
-                    await run_all(tasks, asker, store, at_once=at_once, retry_failed=False, on_end=lambda outcome: None)
-
-                found[name].append(await timed(run) / questions)
-                assert all(store.ended().values())
+                cost = await timed(work)
+                if turn:
+                    costs.append(Cost(cost.seconds / questions, cost.cpu / questions))
+        assert all(store.ended().values())
     return found
 
 
-def show(found: dict[str, list[float]], latency: float, at_once: int) -> None:
+def unwatched(outcome: Outcome) -> None:
+    """Nobody watches."""
+
+
+def show(found: dict[str, list[Cost]], latency: float, at_once: int) -> None:
     """The medians, and the overhead as a share of the server's time."""
     floor = latency / at_once
-    base = statistics.median(found["graph alone"])
+    base = [statistics.median(getattr(one, what) for one in found["graph alone"]) for what in ("seconds", "cpu")]
     print(f"server: {floor * 1e3:.2f} ms a question ({latency} s a request, {at_once} at once)")
-    for name, seconds in found.items():
-        middle = statistics.median(seconds)
+    for name, costs in found.items():
+        seconds, cpu = (statistics.median(getattr(one, what) for one in costs) for what in ("seconds", "cpu"))
+        over = seconds - base[0]
         print(
-            f"{name}: {middle * 1e3:.2f} ms a question, {(middle - base) * 1e3:+.2f} ms to the graph alone "
-            f"({(middle - base) / floor:+.1%} of the server's time)"
+            f"{name}: {seconds * 1e3:.2f} ms a question, {over * 1e3:+.2f} ms ({over / floor:+.1%} of the server's "
+            f"time); {cpu * 1e3:.2f} ms of CPU, {(cpu - base[1]) * 1e3:+.2f} ms"
+        )
+
+
+def pairs_to_judge(answers: Path, questions: int) -> list[tuple[str, Pairs]]:
+    """For each question the pairs SePer asks of: each of five responses and each gold answer, in both directions."""
+    found = []
+    for record in json.loads(answers.read_text(encoding="utf-8"))[:questions]:
+        golds = list(dict.fromkeys(record["golden_answer"].split("/")))
+        said = [str(value) for key, value in record.items() if key.startswith("answer_") and value]
+        pairs = [pair for one in said for gold in golds for pair in ((one, gold), (gold, one))]
+        found.append((record["question"], pairs))
+    return found
+
+
+async def judging(name: str, asked: list[tuple[str, Pairs]]) -> None:
+    """Print the seconds a question takes, put together in three ways, to a judge that remembers nothing."""
+    judge = CrossEncoderJudge("nli", name)
+    await judge.judge("warm", [("up", "now")])
+
+    async def together() -> None:
+        await asyncio.gather(*(judge.judge(question, pairs) for question, pairs in asked))
+
+    async def one_by_one() -> None:
+        for question, pairs in asked:
+            await judge.judge(question, pairs)
+
+    async def pair_by_pair() -> None:
+        for question, pairs in asked:
+            for pair in pairs:
+                await judge.judge(question, [pair])
+
+    print(f"{len(asked)} questions, {sum(len(pairs) for _, pairs in asked)} pairs")
+    ways = {"all questions together": together, "question by question": one_by_one, "pair by pair": pair_by_pair}
+    costs = {way: await timed(work) for way, work in ways.items()}
+    base = costs["all questions together"]
+    for way, cost in costs.items():
+        print(
+            f"{way}: {cost.seconds / len(asked) * 1e3:.0f} ms a question ({cost.seconds / base.seconds:.2f} x), "
+            f"{cost.cpu / len(asked) * 1e3:.0f} ms of CPU ({cost.cpu / base.cpu:.2f} x)"
         )
 
 
@@ -142,8 +205,12 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=128)
     parser.add_argument("--at-once", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--judge", help="measure this judge's batching instead")
+    parser.add_argument("--judge", help="the folder of an NLI cross-encoder: measure its batching instead")
+    parser.add_argument("--answers", type=Path, help="with --judge: EVOUNA's NQ.json or TQ.json")
     options: Any = parser.parse_args()
+    if options.judge:
+        asyncio.run(judging(options.judge, pairs_to_judge(options.answers, options.questions)))
+        return
     here, there = multiprocessing.get_context("spawn").Pipe()
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(options.latency, there), daemon=True)
     server.start()

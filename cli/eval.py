@@ -51,7 +51,9 @@ def evaluate(
     llm: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", envvar="DUBITO_LLM", help="embedded, vllm:URL#model, openai:URL#model, hf:DIR, gguf:FILE."
+            metavar="NAME",
+            envvar="DUBITO_LLM",
+            help="embedded, vllm:URL#model, openai:URL#model, engine:DIR, hf:DIR, gguf:FILE.",
         ),
     ] = None,
     encoder: Annotated[
@@ -86,6 +88,10 @@ def evaluate(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="With --resume: ask questions that failed again.")
     ] = False,
+    standard: Annotated[
+        Literal["squad", "longbench"],
+        typer.Option(help="The form in which answers are compared."),
+    ] = "squad",
     at_once: Annotated[
         int, typer.Option(metavar="N", min=1, max=1024, help="Questions under way at a time, which a killed run loses.")
     ] = 4,
@@ -100,6 +106,10 @@ def evaluate(
         typer.Option(metavar="URL", help="A server of the chat model, repeatable: questions are dealt out to them."),
     ] = None,
     traces: Annotated[bool, typer.Option(help="Keep each question's trace.")] = True,
+    otlp: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Also send the runs' spans to an OpenTelemetry collector, such as Phoenix."),
+    ] = None,
     memory: Annotated[bool, typer.Option(help="Ask a model the same only once, whichever system asks.")] = True,
     on_bad_record: Annotated[
         Literal["refuse", "skip"], typer.Option(help="What to do with a dataset that has broken records.")
@@ -115,6 +125,10 @@ def evaluate(
     """
     from .evaluating import How, Job, evaluate_anew, go_on  # noqa: PLC0415 - what is heavy loads when it is needed
 
+    if otlp is not None:
+        from ..traces.telemetry import export_spans  # noqa: PLC0415
+
+        export_spans(otlp)
     how = How(at_once, ray, workers, replica or [], retry_failed=retry_failed, as_json=as_json)
     if resume is not None:
         if systems or dataset:
@@ -136,6 +150,7 @@ def evaluate(
         traces=traces,
         memory=memory,
         on_bad_record=on_bad_record,
+        standard=standard,
         command=shlex.join(["dubito", *sys.argv[1:]]),
     )
     evaluate_anew(job, how)

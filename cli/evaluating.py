@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,11 +16,13 @@ from rich.text import Text
 
 from ..errors import DubitoError, UserFault, either
 from ..evals import bench
+from ..evals.answers import Standard
 from ..evals.bench import Bench, System, Task
 from ..evals.datasets import load_dataset
 from ..evals.measuring import measure_seper, measure_steps, seper_contexts
 from ..evals.on_ray import workers
 from ..evals.replicas import spread
+from ..evals.reports.write import write_reports
 from ..evals.runner import Asker, run_all
 from ..evals.store import Outcome, Store
 from ..graphs.registry import graph_named
@@ -27,6 +30,7 @@ from ..models.background import run_in_background
 from ..models.remembered import CallMemory
 from .ask_many import MOST_FAILURES_SHOWN, Bar
 from .context import context_for
+from .reporting import as_object, show_summary, show_written
 from .screen import clean, console, counted, print_json, shorten
 
 if TYPE_CHECKING:
@@ -51,6 +55,7 @@ class Job:
     out: Path
     traces: bool
     memory: bool
+    standard: Standard
     on_bad_record: Literal["refuse", "skip"]
     command: str
 
@@ -69,6 +74,7 @@ class How:
 
 def evaluate_anew(job: Job, how: How) -> None:
     """Make the run and ask everything."""
+    _check_extra()
     if not job.systems or not job.datasets:
         missing = "system, such as df_rag" if not job.systems else "--dataset, such as --dataset hotpotqa:dev.json"
         raise UserFault(f"Name at least one {missing}.")
@@ -83,14 +89,27 @@ def evaluate_anew(job: Job, how: How) -> None:
     if how.replicas:
         spread([Task(one.label, "", one.graph, one.context, "") for one in systems], how.replicas)
     datasets = [load_dataset(spec, on_error=job.on_bad_record) for spec in job.datasets]
-    more = {"command": job.command, "metrics": job.metrics, "traces": job.traces, "memory": job.memory}
+    more = {
+        "command": job.command,
+        "metrics": job.metrics,
+        "traces": job.traces,
+        "memory": job.memory,
+        "standard": job.standard,
+    }
     begun = bench.begin(job.out, systems, datasets, corpus=corpus, limit=job.limit, seed=job.seed, more=more)
     _carry_out(begun, how)
 
 
 def go_on(folder: Path, how: How) -> None:
     """Ask what has no outcome yet."""
+    _check_extra()
     _carry_out(bench.read(folder), how)
+
+
+def _check_extra() -> None:
+    """Refuse before anything is asked what would fail when the report is made."""
+    if not find_spec("scipy") or not find_spec("ir_measures"):
+        raise UserFault("The report's figures need two libraries: pip install 'dubito[eval]'.")
 
 
 def systems_of(specs: Sequence[str], options: Mapping[str, str | None], assignments: Sequence[str]) -> list[System]:
@@ -156,16 +175,19 @@ def _carry_out(run: Bench, how: How) -> None:
             _ask_and_measure(run, store, screen, how)
         outcomes = list(store.outcomes())
         failed = [one for one in outcomes if one.error is not None]
+        written = write_reports(run, store, standard=run.about.get("standard", "squad"))
+        if not how.as_json:
+            _show_failures(screen, run, failed)
         if len(failed) == len(outcomes):
             raise DubitoError(
                 f"None of {counted(len(outcomes), 'question')} was answered, the first one so: "
                 f"{failed[0].error_message}"
             )
         if how.as_json:
-            print_json({"run": str(run.folder), "answered": len(outcomes) - len(failed), "failed": len(failed)})
+            print_json(as_object(run, written))
             return
-        _show_failures(screen, run, failed)
-        screen.print(f"The run is in {run.folder}.")
+        show_summary(screen, written.summary)
+        show_written(screen, written)
 
 
 @dataclass(frozen=True)
@@ -235,9 +257,7 @@ def _measure(work: _Work, metric: str) -> None:
         if unmeasured:
             sys.stderr.write(f"The evidence of {counted(unmeasured, 'answer')} does not fit the model's window.\n")
         return
-    run_in_background(
-        measure_steps(work.run, work.store, contexts, resources, on_progress, at_once=work.how.at_once)
-    )
+    run_in_background(measure_steps(work.run, work.store, contexts, resources, on_progress, at_once=work.how.at_once))
 
 
 def _done(tasks: Sequence[Task], store: Store, *, retry_failed: bool) -> int:

@@ -269,6 +269,10 @@ def _as_asked(kept: Mapping[str, Any]) -> Asked:
 
 def _check_labels(systems: Sequence[System]) -> None:
     labels = [system.label for system in systems]
+    try:
+        "".join(labels).encode()
+    except UnicodeEncodeError as fault:
+        raise UserFault("A system's name is not UTF-8 text: give it another one, as in NAME=GRAPH:...") from fault
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise UserFault(f"Two systems are named '{twice}': name one of them, as in other={twice}.")
 

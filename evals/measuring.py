@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ..errors import ContextOverflow, UserFault
 from ..models.resources import Resources
@@ -92,7 +93,7 @@ async def measure_steps(
     await in_turn(waiting, measure, at_once)
 
 
-def seper_contexts(run: Bench, settings: Mapping[str, str]) -> dict[str, SePerContext]:
+def seper_contexts(run: Bench, settings: Mapping[str, Any]) -> dict[str, SePerContext]:
     """By system, SePer's settings: the system's own chat model believes, the rest is as given."""
     shared = ("preset", "llm", "encoder", "concurrency", "thinking")
     return {

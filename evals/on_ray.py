@@ -51,7 +51,13 @@ def workers(
         _connect(ray, address)
     try:
         # a restarted worker only lost what it had open; the question that was under way is asked again once
-        made = ray.remote(max_restarts=-1, max_task_retries=1, max_concurrency=at_once, num_cpus=1)(Worker)
+        options: dict[str, Any] = {
+            "max_restarts": -1,
+            "max_task_retries": 1,
+            "max_concurrency": at_once,
+            "num_cpus": 1,
+        }
+        made: Any = ray.remote(**options)(Worker)
         actors = [made.remote(run, seed, traces=traces, memory=memory) for _ in range(count)]
         asked, under_way = [0] * count, [0] * count
 

@@ -60,23 +60,27 @@ class Store:
     """The outcomes of a run. All of it blocks: call it in a thread. Several threads may."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
-        """Open the file; new: make it where it is missing. Raises `UserFault` for one that is missing or another's."""
+        """Open the file to read; new: to write, and made where it is missing.
+
+        Raises `UserFault` for one that is missing, or another's.
+        """
         self._path = path
         self._lock = threading.Lock()
         if not new and not path.is_file():
             raise UserFault(f"There are no results in '{path.parent}': give the folder of a run of dubito eval.")
         try:
-            self._database = sqlite3.connect(path, timeout=30, check_same_thread=False)
+            self._database = sqlite3.connect(path, timeout=30, check_same_thread=False) if new else _to_read(path)
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
-            if version not in {0, VERSION}:
+            if version != VERSION and (version or not new):
                 self._database.close()
                 raise UserFault(
                     f"'{path}' is in form {version}, and this dubito reads form {VERSION}: use the version of dubito "
                     "that run.json names, or give another folder."
                 )
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            self._database.executescript(_TABLES)
+            if new:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.execute("PRAGMA synchronous = FULL")
+                self._database.executescript(_TABLES)
         except sqlite3.Error as fault:
             raise _unusable(path, fault) from fault
 
@@ -165,3 +169,16 @@ def _unusable(path: Path, fault: sqlite3.Error) -> UserFault:
             f"The disk is full: '{path}' keeps what was finished. Make room and go on with dubito eval --resume."
         )
     return UserFault(f"'{path}' cannot be used ({fault}): is it on a disk that can be written, and whole?")
+
+
+def _to_read(path: Path) -> sqlite3.Connection:
+    """A connection that leaves the file as it is; in a folder that cannot be written nobody else writes either."""
+    for how in ("mode=ro", "immutable=1"):
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=30, check_same_thread=False)
+        try:
+            database.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.OperationalError:
+            database.close()
+            continue
+        return database
+    return sqlite3.connect(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...errors import UserFault
+from ...traces.harmless import harmless
 from ...traces.recording import Recording
 from ..screen import duration
 from .blocks import figure
@@ -18,9 +19,6 @@ from .path_taken import figures
 from .timeline import timeline
 
 _BEGINNING = b"<!doctype html>"
-
-_TURNS = dict.fromkeys(map(ord, "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"))
-_CONTROLS = dict.fromkeys([*(code for code in range(32) if chr(code) not in "\n\t"), *range(127, 160)])
 
 
 def write(recording: Recording, path: Path) -> int:
@@ -66,11 +64,6 @@ def render(recording: Recording) -> bytes:
     )
     # half a surrogate pair has no UTF-8
     return said.encode("utf-8", errors="replace")
-
-
-def harmless(value: object) -> object:
-    """Text without control characters and turned writing directions; anything else as it is."""
-    return value.translate(_TURNS | _CONTROLS) if type(value) is str else value
 
 
 @cache

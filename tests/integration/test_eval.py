@@ -47,6 +47,13 @@ def without_seconds(found: Any) -> Any:
     return [without_seconds(one) for one in found] if isinstance(found, list | tuple) else found
 
 
+def scores_in(folder: Path) -> list[str]:
+    """The rows of the report that hold no seconds: systems and their scores."""
+    lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("| ") and "F1" in line)
+    return lines[start : start + 4]
+
+
 def begin(stub: Stub, questions: Path, out: Path, *more: object, systems: Sequence[str] = ("cot",)) -> list[object]:
     model = f"openai:{stub.url}#stub"
     return [*systems, "--dataset", questions, "--corpus", "sample", "--llm", model, "--out", out, *more]
@@ -69,6 +76,8 @@ def test_a_run_that_was_killed_and_gone_on_with_is_the_same_as_one_that_was_not(
         assert f"{len(kept)} of 120 questions were done before." in went_on.stdout
         whole = dubito(*begin(stub, questions, tmp_path / "whole", "--at-once", 3, systems=systems))
         assert whole.returncode == 0, whole.stderr
+    assert scores_in(killed) == scores_in(tmp_path / "whole")
+    assert (killed / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     found = table(killed)
     assert len(found) == 2 * QUESTIONS
     assert without_seconds(found) == without_seconds(table(tmp_path / "whole"))
@@ -94,7 +103,8 @@ def test_every_question_ends_answered_or_recorded_when_a_third_of_all_requests_f
     refused = sum(count for text, count in seen.items())
     assert refused > QUESTIONS
     assert len(failed) >= QUESTIONS // 10
-    assert json.loads(ended.stdout)["failed"] == len(failed)
+    told = json.loads(ended.stdout)
+    assert (told["failed"], told["answered"]) == (len(failed), QUESTIONS - len(failed))
     for output, error in found.values():
         assert (output is None) == (error is not None)
         assert error is None or "did not answer after 4 attempts" in error["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dubito.errors import ModelFault, ModelUnavailable, UserFault
@@ -41,7 +42,7 @@ class Believer(ScriptedChat):
         return Reply(tuple(Completion(text, "stop", (Token(text, -1.0),)) for text in texts), Tokens(7, 3))
 
 
-def resources_of(llm: ScriptedChat) -> dict[str, object]:
+def resources_of(llm: ScriptedChat) -> dict[str, Any]:
     rows = [[1.0, 0.1], [1.0, 0.2], [1.0, 0.3]]
     retriever = ScriptedRetriever([1.0, 0.0], rows, ["first", "second", "third"])
     judge = ScriptedJudge(entails=lambda one, other: one.split()[-1] == other.split()[-1])

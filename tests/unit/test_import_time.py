@@ -26,7 +26,12 @@ def test_it_takes_less_than_half_a_second(code):
     assert min(seconds(code) for _ in range(3)) < 0.5
 
 
-@pytest.mark.parametrize("verb", ["", "ask", "calibrate", "index", "serve", "trace", "draw", "doctor"])
+VERBS = [
+    *("", "ask", "calibrate", "compare", "doctor", "draw", "eval", "index", "report", "seper", "serve", "trace"),
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_help_imports_nothing_heavy(verb):
     code = (
         f"import sys; sys.argv = ['dubito', {verb!r}, '--help']; sys.argv = [a for a in sys.argv if a]\n"

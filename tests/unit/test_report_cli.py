@@ -1,0 +1,203 @@
+"""`dubito report` and `dubito compare`, as typed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dubito.cli import app
+from dubito.evals.bench import System
+from dubito.tests.reported import answered, asked, failed, made, trace_of, vanilla
+from typer.testing import CliRunner
+
+QUESTIONS = [asked("q1", "Ada"), asked("q2", "Paris"), asked("q3", "1978")]
+SYSTEMS = (vanilla("plain"), System("d", "dense", {"threshold": 0.2}))
+
+
+def dubito(*arguments: Any) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False, env={"COLUMNS": "120"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    trace = trace_of(("retrieve", {}), ("generate", {"answer": "Ada"}))
+    found = [
+        answered("plain", "q1", "Ada", trace=trace),
+        answered("plain", "q2", "London"),
+        failed("plain", "q3", "It is \x1b[31mdown."),
+        *(answered("d", name, "Ada", dse=0.1, certain=True) for name in ("q1", "q2")),
+    ]
+    bench, store = made(tmp_path / "my.run", SYSTEMS, QUESTIONS, found)
+    with store:
+        return bench.folder
+
+
+def test_the_main_figures_and_where_the_reports_are(run: Path):
+    code, out, err = dubito("report", run)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "small  3 of 9 questions"
+    assert lines[1].split() == ["system", "F1", "EM", "accuracy", "failed", "left"]
+    assert lines[2].split() == ["plain", "0.500", "0.00", "to", "1.00", "0.500", "0.500", "1", "0"]
+    assert lines[3].split() == ["d", "0.500", "0.00", "to", "1.00", "0.500", "0.500", "0", "1"]
+    assert "No two systems differ in F1 beyond chance (paired permutation test, 1 pair, Holm)." in out
+    assert "4 answered, 1 failed, 1 not asked yet." in out
+    assert f"Wrote {run / 'report.html'} (" in out
+    assert (run / "report.md").read_text().startswith("<!-- dubito report -->")
+
+
+def test_differences_beyond_chance_are_named(tmp_path):
+    questions = [asked(f"q{i}", "right") for i in range(8)]
+    found = [answered(*one) for i in range(8) for one in (("plain", f"q{i}", "wrong"), ("d", f"q{i}", "right"))]
+    bench, store = made(tmp_path / "run", SYSTEMS, questions, found)
+    with store:
+        out = dubito("report", bench.folder)[1]
+    # all of 8 in one direction: 2 of the 256 ways to swap them are as far apart
+    assert "Beyond chance in F1 (paired permutation test, 1 pair, Holm): d over plain by +1.000, p 0.008." in out
+
+
+def test_json_is_one_object_and_nothing_else(run: Path):
+    code, out, err = dubito("report", run, "--json", "--metric", "exact_match")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert {name: told[name] for name in ("answered", "failed", "left", "metric", "standard")} == {
+        "answered": 4,
+        "failed": 1,
+        "left": 1,
+        "metric": "exact_match",
+        "standard": "squad",
+    }
+    (dataset,) = told["datasets"]
+    plain, doubting = dataset["systems"]
+    assert plain["label"] == "plain"
+    assert plain["metrics"]["f1"]["mean"] == 0.5
+    assert plain["metrics"]["f1"]["n"] == 2
+    assert doubting["left"] == 1
+    assert dataset["differences"] == [{"first": "plain", "second": "d", "n": 2, "mean": 0, "p": 1}]
+    assert dataset["failures"][0]["questions"] == 1
+    assert dataset["uncertainty"][0]["certain"] == {"above": None, "up_to": 0.2, "questions": 2, "score": 0.5}
+    assert dataset["cost"][0]["stages"]["generate"]["calls"] == 1
+
+
+def test_the_reports_go_where_they_are_wanted(run: Path, tmp_path):
+    html, md = tmp_path / "x.html", tmp_path / "y.md"
+    assert dubito("report", run, "--html", html, "--md", md)[0] == 0
+    assert html.read_bytes().startswith(b"<!doctype html>")
+    assert md.is_file()
+    assert (tmp_path / "plots").is_dir()
+    assert not (run / "report.html").exists()
+
+
+def test_a_trace_can_be_taken_out(run: Path, tmp_path):
+    path = tmp_path / "q1.jsonl"
+    for name in ("q1", "small/q1"):
+        code, out, _ = dubito("report", run, "--trace", "plain", name, path)
+        assert (code, out.startswith(f"Wrote {path} (")) == (0, True)
+    assert not (run / "report.html").exists()
+    code, out, _ = dubito("trace", path)
+    assert code == 0
+    assert "generate" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--trace", "gone", "q1", "x.jsonl"], "The run has no system 'gone': use plain or d."),
+        (
+            ["--trace", "plain", "q9", "x.jsonl"],
+            "The run has no question 'q9': give an id as the report's page has it.",
+        ),
+        (["--trace", "plain", "q2", "x.jsonl"], "There is no trace of 'q2' under plain"),
+        (["--trace", "plain", "q1", "no/x.jsonl"], "The trace cannot be written to 'no/x.jsonl'"),
+        (["--metric", "bleu"], "has the metric 'bleu': use exact_match, f1"),
+        (["--standard", "none"], "Invalid value for '--standard'"),
+        (["--html", "no/x.html"], "The report cannot be written to 'no/x.html'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(run: Path, tmp_path, monkeypatch, arguments: list[str], said: str):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = dubito("report", run, *arguments)
+    assert code == 2
+    assert said in err
+    code, out, _ = dubito("report", run, *arguments, "--json")
+    assert said in json.loads(out)["error"]["message"]
+
+
+def test_a_trace_replaces_no_other_file(run: Path, tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    code, _, err = dubito("report", run, "--trace", "plain", "q1", mine)
+    assert (code, mine.read_text()) == (2, "mine")
+    assert "exists and is not a trace: give another name." in err
+
+
+@pytest.mark.parametrize("verb", [["report"], ["compare", "{}"]])
+def test_folders_that_are_no_runs(tmp_path, verb: list[str]):
+    (tmp_path / "empty").mkdir()
+    verb = [one.format(tmp_path / "empty") for one in verb]
+    assert "There is no run in" in dubito(*verb, tmp_path / "empty")[2]
+    bench, store = made(tmp_path / "old", SYSTEMS, QUESTIONS)
+    with store:
+        pass
+    manifest = json.loads((bench.folder / "run.json").read_text())
+    (bench.folder / "run.json").write_text(json.dumps({**manifest, "version": 99}))
+    code, _, err = dubito("report", bench.folder)
+    assert code == 2
+    assert "is a run in form 99" in err
+
+
+def test_a_run_without_outcomes(tmp_path):
+    bench, store = made(tmp_path / "new", SYSTEMS, QUESTIONS)
+    with store:
+        pass
+    code, _, err = dubito("report", bench.folder)
+    assert code == 2
+    assert "has an outcome yet: go on with it by dubito eval --resume" in err
+
+
+@pytest.fixture
+def later(tmp_path) -> Path:
+    found = [answered("plain", "q1", "London"), answered("plain", "q2", "Paris", seconds=3.0)]
+    bench, store = made(tmp_path / "later.run", (vanilla("plain", k=9), vanilla("new")), QUESTIONS, found, seed=6)
+    with store:
+        return bench.folder
+
+
+def test_two_runs_side_by_side(run: Path, later: Path):
+    code, out, err = dubito("compare", run, later)
+    assert (code, err) == (0, "")
+    assert "3 questions in both, 0 in A alone, 0 in B alone." in out
+    assert "Only A has d." in out
+    assert "Only B has new." in out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["seed", "5", "6"] in lines
+    assert ["k", "-", "9"] in lines
+    assert "plain  2 questions answered in both, 1 failed in A, 0 in B" in out
+    (change,) = [line for line in lines if line[:1] == ["F1"]]
+    assert change[:5] == ["F1", "2", "0.500", "0.500", "0.000"]
+    assert change[-1] == "1.000"
+    assert ["seconds", "1", "2", "+1"] in lines
+    wrong, right = out.index("From right to wrong: 1 question"), out.index("From wrong to right: 1 question")
+    assert "What is q1?" in out[wrong:right]
+    assert "What is q2?" in out[right:]
+
+
+def test_a_comparison_as_json(run: Path, later: Path):
+    code, out, err = dubito("compare", run, later, "--json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert told["questions"] == {"both": 3, "first_alone": 0, "second_alone": 0}
+    (system,) = told["systems"]
+    assert system["to_wrong"] == [{"id": "small/q1", "question": "What is q1?"}]
+    assert system["settings"] == {"k": [None, "9"]}
+    assert {change["metric"] for change in system["changes"]} >= {"f1", "exact_match", "rouge_l"}
+
+
+def test_runs_with_nothing_in_common(run: Path, tmp_path):
+    bench, store = made(tmp_path / "other.run", [vanilla("else")], QUESTIONS)
+    with store:
+        pass
+    code, _, err = dubito("compare", run, bench.folder)
+    assert code == 2
+    assert "have no system in common, so there is nothing to compare." in err

@@ -1,0 +1,324 @@
+"""A run in numbers: means, differences, failures, cost and calibration against values found by hand."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+from dubito.errors import UserFault
+from dubito.evals.bench import System
+from dubito.evals.comparison import Comparison, comparison_of
+from dubito.evals.reports.oracle import best_level
+from dubito.evals.reports.plots import by_place, overlaps
+from dubito.evals.reports.summary import Pair, Row, Section, summary_of
+from dubito.tests.reported import answered, asked, failed, made, usage, vanilla
+
+NAMES = ["q1", "q2", "q3", "q4", "q5"]
+QUESTIONS = [asked(name, "right") for name in NAMES]
+DENSE = System("d", "dense", {"threshold": 0.2})
+TWO = (vanilla("a"), vanilla("b"))
+
+
+def outcomes(system: str, pattern: str, **more: Any) -> list[Any]:
+    """A question for each letter: r(ight), w(rong), h(alf right, F1 2/3), f(ailed), . (not asked)."""
+    said = {"r": "right", "w": "wrong", "h": "right so"}
+    return [
+        failed(system, name) if letter == "f" else answered(system, name, said[letter], **more)
+        for name, letter in zip(NAMES, pattern, strict=True)
+        if letter != "."
+    ]
+
+
+def section(tmp_path, *found: Any, systems: Any = TWO, metric: str = "f1") -> Section:
+    bench, store = made(tmp_path / "run", systems, QUESTIONS, found)
+    with store:
+        (only,) = summary_of(bench, store, metric).sections
+    return only
+
+
+def row(found: Section, label: str) -> Row:
+    return next(one for one in [*found.rows, *found.oracles] if one.label == label)
+
+
+def test_means_are_over_answered_questions_and_failures_stand_beside(tmp_path):
+    found = section(tmp_path, *outcomes("a", "rhwf."), *outcomes("b", "fffff"))
+    one = row(found, "a")
+    assert (one.answered, one.failed, one.left) == (3, 1, 1)
+    assert one.metrics["f1"].mean == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert one.metrics["exact_match"].mean == pytest.approx(1 / 3)
+    assert one.metrics["f1"].n == 3
+    assert one.metrics["f1"].low <= one.metrics["f1"].mean <= one.metrics["f1"].high
+    other = row(found, "b")
+    assert (other.answered, other.failed, other.left, other.metrics) == (0, 5, 0, {})
+
+
+def test_an_interval_of_equal_values_is_their_mean(tmp_path):
+    figure = row(section(tmp_path, *outcomes("a", "rrr..")), "a").metrics["f1"]
+    assert (figure.low, figure.mean, figure.high) == (1, 1, 1)
+
+
+def test_the_best_is_the_highest_that_is_shown(tmp_path):
+    found = section(tmp_path, *outcomes("a", "rrw.."), *outcomes("b", "rww.."))
+    assert found.is_best(row(found, "a"), "f1")
+    assert not found.is_best(row(found, "b"), "f1")
+
+
+def test_of_one_system_nothing_is_the_best(tmp_path):
+    found = section(tmp_path, *outcomes("a", "rrw.."))
+    assert not found.is_best(row(found, "a"), "f1")
+
+
+def p_of(differences: list[float]) -> float:
+    """The share of sign changes whose mean is as far from 0 as the observed one."""
+    observed = abs(sum(differences))
+    swapped = [abs(sum(s * d for s, d in zip(signs, differences, strict=True))) for signs in
+               product((1, -1), repeat=len(differences))]  # fmt: skip
+    return sum(one >= observed - 1e-9 for one in swapped) / len(swapped)
+
+
+def pairs(found: Section) -> dict[tuple[str, str], Pair]:
+    return {(one.first, one.second): one for one in found.pairs}
+
+
+def test_systems_are_compared_on_what_both_answered(tmp_path):
+    found = section(tmp_path, *outcomes("a", "rrrhf"), *outcomes("b", "wwwrr"))
+    pair = pairs(found)["a", "b"]
+    assert pair.n == 4
+    assert pair.mean == pytest.approx((3 - 1 / 3) / 4)
+    assert pair.p == pytest.approx(p_of([1, 1, 1, -1 / 3]))
+
+
+def test_another_metric_is_compared_where_it_is_asked_for(tmp_path):
+    found = section(tmp_path, *outcomes("a", "rrrhf"), *outcomes("b", "wwwrr"), metric="exact_match")
+    assert pairs(found)["a", "b"].mean == pytest.approx((3 - 1) / 4)
+
+
+def test_several_differences_are_corrected_by_holm(tmp_path):
+    systems = (vanilla("a"), vanilla("b"), vanilla("c"))
+    found = section(
+        tmp_path, *outcomes("a", "rrrrr"), *outcomes("b", "wwwww"), *outcomes("c", "wwwrr"), systems=systems
+    )
+    plain = {("a", "b"): p_of([1] * 5), ("a", "c"): p_of([1] * 3), ("b", "c"): p_of([-1] * 2)}
+    assert plain == {("a", "b"): 1 / 16, ("a", "c"): 1 / 4, ("b", "c"): 1 / 2}
+    corrected = {names: pair.p for names, pair in pairs(found).items()}
+    # 3/16, then the larger of that and 2/4, then the larger of that and 1/2
+    assert corrected == pytest.approx({("a", "b"): 3 / 16, ("a", "c"): 1 / 2, ("b", "c"): 1 / 2})
+
+
+def test_systems_with_no_question_in_common_are_not_compared(tmp_path):
+    found = section(tmp_path, *outcomes("a", "rrfff"), *outcomes("b", "ffrrr"))
+    assert pairs(found)["a", "b"] == Pair("a", "b", 0, None, None)
+
+
+def test_failures_are_counted_by_reason(tmp_path):
+    reasons = ["It is down.", "It is down.", "The prompt is too long."]
+    found = section(
+        tmp_path,
+        *(failed("a", name, reason, "Fault") for name, reason in zip(NAMES, reasons, strict=False)),
+        *outcomes("b", "rrrrr"),
+    )
+    assert [(one.system, one.kind, one.message, one.questions) for one in found.failures] == [
+        ("a", "Fault", "It is down.", 2),
+        ("a", "Fault", "The prompt is too long.", 1),
+    ]
+
+
+def test_cost_is_the_mean_of_answered_questions(tmp_path):
+    found = section(
+        tmp_path,
+        answered("a", "q1", "right", usage=usage(plan=(1, 10, 2, 0.5), generate=(3, 40, 6, 1.0)), seconds=2.0),
+        answered("a", "q2", "right", usage=usage(generate=(4, 20, 2, 3.0)), seconds=1.0, remembered=2,
+                 remembered_seconds=5.0),
+        failed("a", "q3"),
+    )  # fmt: skip
+    (spent,) = found.spent
+    assert (spent.n, spent.calls, spent.prompt_tokens, spent.completion_tokens) == (2, 4, 35, 5)
+    assert (spent.seconds, spent.remembered, spent.remembered_seconds) == (1.5, 2 / 8, 2.5)
+    # a question that had no such stage spent nothing on it
+    assert (spent.stages["plan"].calls, spent.stages["plan"].seconds) == (0.5, 0.25)
+    assert (spent.stages["generate"].calls, spent.stages["generate"].prompt_tokens) == (3.5, 30)
+
+
+def doubtful(*found: tuple[str, float | None]) -> list[Any]:
+    return [
+        answered("d", name, answer, dse=0.0 if dse is None else dse, certain=dse is not None and dse <= 0.2)
+        for name, (answer, dse) in zip(NAMES, found, strict=False)
+    ]
+
+
+def test_a_systems_doubt_is_held_against_what_was_right(tmp_path):
+    found = section(
+        tmp_path,
+        *doubtful(("right", 0.1), ("wrong", 0.2), ("right so", 0.5), ("wrong", 0.9), ("right", None)),
+        systems=(DENSE,),
+    )
+    (doubt,) = found.doubts
+    assert (doubt.signal, doubt.n, doubt.unmeasured, doubt.threshold) == ("DSE", 4, 1, 0.2)
+    # wrong by F1 < 0.5: 0.2 and 0.9 against 0.1 and 0.5, three of four pairs in order; by EM 0.5 is wrong too
+    assert doubt.auroc == 3 / 4
+    assert doubt.auroc_em == 1
+    risks = [0, 1, 1 / 3, 1]
+    assert doubt.mean_risk == pytest.approx(sum(risks) / 4)
+    assert doubt.aurc == pytest.approx(sum(sum(risks[:k]) / k for k in range(1, 5)) / 4)
+    assert doubt.ece is None
+    assert doubt.certain is not None
+    assert doubt.uncertain is not None
+    assert (doubt.certain.questions, doubt.certain.score) == (2, 0.5)
+    assert (doubt.uncertain.questions, doubt.uncertain.score) == pytest.approx((2, 1 / 3))
+
+
+def test_a_system_without_doubts_of_its_own_has_none(tmp_path):
+    found = section(tmp_path, *outcomes("a", "rrw.."), *doubtful(("right", None)), systems=(vanilla("a"), DENSE))
+    assert found.doubts == []
+
+
+def test_enough_answers_have_a_calibration_error(tmp_path):
+    questions = [asked(f"q{i}", "right") for i in range(20)]
+    found = [answered("d", f"q{i}", "right", dse=0.1 * i, certain=False) for i in range(1, 20)]
+    found.append(answered("d", "q0", "wrong", dse=2.5, certain=False))
+    bench, store = made(tmp_path / "run", [DENSE], questions, found)
+    with store:
+        ece = summary_of(bench, store).sections[0].doubts[0].ece
+    assert ece is not None
+    assert 0 <= ece <= 1
+
+
+def test_datasets_are_apart(tmp_path):
+    questions = [asked("q1", "right"), asked("q1", "right", dataset="other")]
+    bench, store = made(tmp_path / "run", [vanilla("a")], questions, [answered("a", "q1", "right")])
+    with store:
+        first, second = summary_of(bench, store).sections
+    assert (first.dataset, first.of, row(first, "a").answered) == ("small", 9, 1)
+    assert (second.dataset, row(second, "a").left) == ("other", 1)
+
+
+def test_a_metric_that_the_run_has_not_is_refused(tmp_path):
+    with pytest.raises(UserFault, match="metric 'seper': use exact_match, f1"):
+        section(tmp_path, *outcomes("a", "r...."), metric="seper")
+    bench, store = made(tmp_path / "other", [vanilla("a")], QUESTIONS)
+    with store, pytest.raises(UserFault, match="metric 'f2'"):
+        summary_of(bench, store, "f2")
+
+
+# --- the Oracle ---
+
+
+@pytest.mark.parametrize(
+    ("f1", "level"),
+    [
+        ({0.3: 0.5, 0.5: 1.0, 0.7: 0.2}, 0.5),
+        ({0.3: 1.0, 0.5: 0.0, 0.7: 1.0, 0.9: 1.0}, 0.7),
+        ({0.1: 1.0, 0.3: 1.0}, 0.3),
+        ({0.9: 0.0, 0.1: 0.0, 0.5: 0.0, 0.7: 0.0}, 0.7),
+    ],
+)
+def test_of_equally_good_levels_the_upper_median_is_the_oracles(f1: dict[float, float], level: float):
+    assert best_level(f1) == level
+
+
+def gmmr(level: float, **more: Any) -> System:
+    return vanilla(f"g{level}", selection="gmmr", fixed_lambda=level, **more)
+
+
+def test_the_oracle_takes_the_best_level_of_each_question(tmp_path):
+    found = section(
+        tmp_path,
+        *outcomes("g0.3", "rwff."),
+        *outcomes("g0.7", "wwrf."),
+        *outcomes("plain", "rrrrr"),
+        systems=(gmmr(0.7), gmmr(0.3), vanilla("plain", fixed_lambda=0.1)),
+    )
+    (oracle,) = found.chosen
+    assert oracle.levels == {0.3: "g0.3", 0.7: "g0.7"}
+    assert oracle.chosen == {"small/q1": 0.3, "small/q2": 0.7, "small/q3": 0.7}
+    one = row(found, "oracle")
+    assert (one.answered, one.failed, one.left) == (3, 1, 1)
+    assert one.metrics["f1"].mean == pytest.approx(2 / 3)
+    # it knows the gold answers: it is compared with nobody and is never the best
+    assert "oracle" not in {name for pair in found.pairs for name in (pair.first, pair.second)}
+    assert not found.is_best(one, "f1")
+
+
+def test_one_level_has_no_oracle(tmp_path):
+    assert section(tmp_path, *outcomes("g0.3", "rw..."), systems=(gmmr(0.3), vanilla())).chosen == []
+
+
+def test_levels_under_other_settings_have_oracles_of_their_own(tmp_path):
+    systems = [gmmr(0.3), gmmr(0.7), *(System(f"k{level}", "vanilla_rag", {**gmmr(level).context, "k": 9}) for level in
+               (0.3, 0.7))]  # fmt: skip
+    said = [one for system in systems for one in outcomes(system.label, "rw...")]
+    found = section(tmp_path, *said, systems=systems)
+    assert [list(one.levels.values()) for one in found.chosen] == [["g0.3", "g0.7"], ["k0.3", "k0.7"]]
+    assert [one.label for one in found.chosen] == ["oracle 1", "oracle 2"]
+
+
+# --- what plots are made of ---
+
+
+def test_the_overlap_of_chunk_sets():
+    first = {0.1: frozenset("ab"), 0.5: frozenset("bc"), 1.0: frozenset("cd")}
+    second = {0.1: frozenset("ab"), 0.5: frozenset("ab"), 0.9: frozenset("z")}
+    levels, shares = overlaps([first, second])
+    assert levels == [0.1, 0.5]
+    assert shares.ravel().tolist() == pytest.approx([1, (1 / 3 + 1) / 2, (1 / 3 + 1) / 2, 1])
+
+
+def test_steps_by_their_place():
+    assert by_place([[1, 2], [3], [4, 5, 6]]) == [[1, 3, 4], [2, 5], [6]]
+
+
+# --- two runs ---
+
+
+def compared(tmp_path, before: Any, after: Any, questions: Any = QUESTIONS, **about: Any) -> Comparison:
+    first = made(tmp_path / "first", [vanilla("a"), vanilla("gone")], QUESTIONS, before)
+    second = made(tmp_path / "second", [vanilla("new"), vanilla("a", k=9)], questions, after, **about)
+    with first[1], second[1]:
+        return comparison_of(first, second)
+
+
+def test_two_runs_are_compared_on_what_both_answered(tmp_path):
+    found = compared(tmp_path, outcomes("a", "rwhfr"), outcomes("a", "wrhrf"), seed=6)
+    (one,) = found.systems
+    assert (one.label, one.answered, one.failed) == ("a", 3, (1, 1))
+    assert [asked.id for asked in one.to_wrong] == ["small/q1"]
+    assert [asked.id for asked in one.to_right] == ["small/q2"]
+    change = next(change for change in one.changes if change.metric == "f1")
+    assert (change.n, change.first, change.second) == pytest.approx((3, 5 / 9, 5 / 9))
+    assert change.difference.mean == pytest.approx(0)
+    assert change.p == 1
+    assert one.settings == {"k": (None, "9")}
+    assert found.about == {"seed": ("5", "6")}
+    assert found.alone == (["gone"], ["new"])
+    assert found.questions == (5, 0, 0)
+
+
+def test_a_change_is_the_second_run_less_the_first(tmp_path):
+    found = compared(tmp_path, outcomes("a", "wwww."), outcomes("a", "rrrh."))
+    change = next(change for change in found.systems[0].changes if change.metric == "f1")
+    assert change.difference.mean == pytest.approx((3 + 2 / 3) / 4)
+    assert change.p == pytest.approx(p_of([1, 1, 1, 2 / 3]))
+
+
+def test_what_each_run_cost_is_of_the_questions_that_both_answered(tmp_path):
+    before = [answered("a", "q1", "right", seconds=1.0), answered("a", "q2", "right", seconds=9.0)]
+    found = compared(tmp_path, before, [answered("a", "q1", "right", seconds=3.0), failed("a", "q2")])
+    spent = found.systems[0].spent
+    assert spent is not None
+    assert [one.seconds for one in spent] == [1.0, 3.0]
+
+
+def test_questions_are_the_same_by_what_is_asked_and_not_by_id(tmp_path):
+    questions = [asked("x", "right", question="What is q2?"), asked("q3", "other answer")]
+    after = [answered("a", "x", "right"), answered("a", "q3", "right")]
+    found = compared(tmp_path, outcomes("a", "rwrrr"), after, questions)
+    assert found.questions == (1, 4, 1)
+    assert [asked.id for asked in found.systems[0].to_right] == ["small/q2"]
+
+
+def test_runs_with_nothing_in_common_are_refused(tmp_path):
+    with pytest.raises(UserFault, match="no question in common"):
+        compared(tmp_path, [], [], [asked("z", "right")])
+    first = made(tmp_path / "x", [vanilla("a")], QUESTIONS)
+    second = made(tmp_path / "y", [vanilla("b")], QUESTIONS)
+    with first[1], second[1], pytest.raises(UserFault, match="no system in common"):
+        comparison_of(first, second)
