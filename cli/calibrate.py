@@ -35,7 +35,9 @@ Corpus = Annotated[
 Llm = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", envvar="DUBITO_LLM", help="embedded, vllm:URL#model, openai:URL#model, hf:DIR, gguf:FILE."
+        metavar="NAME",
+        envvar="DUBITO_LLM",
+        help="embedded, vllm:URL#model, engine:DIR, openai:URL#model, hf:DIR, gguf:FILE.",
     ),
 ]
 Encoder = Annotated[

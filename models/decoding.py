@@ -14,11 +14,12 @@ from transformers import DynamicCache
 
 from ..errors import ContextOverflow
 from .chat_text import ChatText
+from .completing import completion
 from .generation import Layers, Request, Row
 from .hidden_states import HiddenStates
-from .interfaces import Completion, Introspection, Reply, Sampling, Token, Tokens
+from .interfaces import Completion, Introspection, Reply, Sampling, Tokens
 from .prefix_cache import PrefixCache
-from .thinking import CLOSE, OPEN, strip_thinking
+from .thinking import CLOSE, OPEN
 
 MOST_ROWS = {"cpu": 16, "cuda": 64}
 """The most samples that run together, unless told otherwise."""
@@ -192,16 +193,15 @@ class Decoder:
         return Introspection(reply, states.cpu().numpy().astype(np.float32), request.layer, energies)
 
     def _completion(self, row: Row) -> Completion:
-        ended = row.ids[-1] in self.text.ends
-        ids = row.ids[:-1] if ended else row.ids
-        text = self.text.decode(ids)
-        kept = text[: self._stop(row.request, text)]
-        answer = strip_thinking(OPEN + kept if row.request.starts_thinking else kept)
-        tokens: list[Token] = []
-        if row.request.sampling.logprobs:
-            tokens = _within(max(0, kept.rfind(answer)), len(answer), self.text.pieces(ids), row.logprobs)
-            tokens += [Token("", row.logprobs[-1])] if ended else []
-        return Completion(answer, row.finish or "length", tuple(tokens))
+        request = row.request
+        return completion(
+            self.text,
+            row.ids,
+            row.finish or "length",
+            stop_at=partial(self._stop, request),
+            starts_thinking=request.starts_thinking,
+            logprobs=row.logprobs if request.sampling.logprobs else None,
+        )
 
     def _read(self, prompt: list[int]) -> tuple[Layers, Tensor]:
         """Keys and values of a prompt, one row, and the logits [vocabulary] of the token after it."""
@@ -285,18 +285,6 @@ def _cut(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     likelier = shares.cumsum(-1) - shares
     ranked = ranked.masked_fill((likelier >= top_p) & (top_p < 1), -torch.inf)
     return torch.empty_like(scaled).scatter_(-1, order, ranked)
-
-
-def _within(start: int, length: int, pieces: Sequence[str], logprobs: Sequence[float]) -> list[Token]:
-    """The tokens that have a part in text[start : start + length], each with the text of that part."""
-    tokens: list[Token] = []
-    at = 0
-    for piece, logprob in zip(pieces, logprobs, strict=False):
-        first, last = max(at, start), min(at + len(piece), start + length)
-        if first < last or (not piece and start <= at < start + length):
-            tokens.append(Token(piece[first - at : last - at], logprob))
-        at += len(piece)
-    return tokens
 
 
 def _layers(cache: Any) -> Layers:  # noqa: ANN401 - its layers are typed as any kind there is

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from ..errors import UserFault
 from .interfaces import Message, Sampling
 
 if TYPE_CHECKING:
@@ -63,3 +64,14 @@ class Row:
     def position(self) -> int:
         """Where its newest token stands: what is before it, the cache holds."""
         return len(self.request.prompt) + len(self.ids) - 1
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """`UserFault` for settings that no continuation can be drawn with."""
+    if sampling.n < 1 or sampling.max_tokens < 1:
+        raise UserFault(f"n and max_tokens must be 1 or more, not {sampling.n} and {sampling.max_tokens}.")
+    if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < 0:
+        raise UserFault(
+            "temperature and top_k must not be negative, and top_p must be above 0 and at most 1: they are "
+            f"{sampling.temperature}, {sampling.top_k} and {sampling.top_p}."
+        )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SAMPLE = "sample"
+QDRANT = "qdrant:"
 CHAT_NAMES = (
     "embedded, vllm:URL#model, vllm:URL#model&states=URL, engine:folder-or-hub-name, openai:URL#model, "
     "hf:folder-or-hub-name, gguf:file"
@@ -75,7 +76,8 @@ class Resources:
         """The chat model of that name, bounded to `concurrency` calls at a time; `UserFault` for an unknown name."""
 
         async def open_it() -> ChatModel:
-            return self._around(self._llm or await asyncio.to_thread(open_chat_model, name))
+            given = self._llm
+            return self._around(await asyncio.to_thread(open_chat_model, name) if given is None else given)
 
         model = await self._once(("llm", name), open_it)
         with self._lock:
@@ -222,6 +224,10 @@ class Resources:
             if self._retriever is not None:
                 return await self._live(self._retriever, chunker, encoder)
             opened = await self.encoder(encoder)
+            if corpus.startswith(QDRANT):
+                from ..retrieval.qdrant import open_collection  # noqa: PLC0415 - an extra
+
+                return await self._live(await open_collection(corpus, opened), chunker, encoder)
             from ..retrieval.index import cached_index  # noqa: PLC0415 - faiss loads when first needed
 
             return await cached_index(

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ..errors import DubitoError, ModelFault, UserFault
 from .batching import Worker
 from .chat_text import ChatText, first_line
-from .generation import Request
+from .generation import Request, check_sampling
 from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
 
 _missing = ""
@@ -72,7 +72,7 @@ class TransformersChat:
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """See `ChatModel.complete`."""
-        _check(sampling)
+        check_sampling(sampling)
         with self._naming_faults():
             reply: Reply = await self._worker.generate(Request(tuple(messages), sampling))
         return reply
@@ -109,7 +109,7 @@ class TransformersChat:
         self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
     ) -> Introspection:
         """See `ChatModel.introspect`."""
-        _check(sampling)
+        check_sampling(sampling)
         at = (await self._opened()).states.layer(layer)
         with self._naming_faults():
             introspection: Introspection = await self._worker.generate(
@@ -147,16 +147,6 @@ class TransformersChat:
 
 def _tokens_read(prompt: list[int], replies: Sequence[list[int]]) -> Tokens:
     return Tokens(prompt=len(prompt) + sum(map(len, replies)))
-
-
-def _check(sampling: Sampling) -> None:
-    if sampling.n < 1 or sampling.max_tokens < 1:
-        raise UserFault(f"n and max_tokens must be 1 or more, not {sampling.n} and {sampling.max_tokens}.")
-    if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < 0:
-        raise UserFault(
-            "temperature and top_k must not be negative, and top_p must be above 0 and at most 1: they are "
-            f"{sampling.temperature}, {sampling.top_k} and {sampling.top_p}."
-        )
 
 
 def _open(name: str, source: str, dtype: str | None, most_rows: int | None) -> Decoder:

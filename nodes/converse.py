@@ -26,7 +26,8 @@ async def listen(state: ChatState, context: BaseContext, resources: Resources) -
 
     Raises `UserFault` where the last message is nobody's question.
     """
-    *before, last = state.get("messages") or [None]
+    messages = state.get("messages") or []
+    before, last = messages[:-1], messages[-1] if messages else None
     if not isinstance(last, HumanMessage):
         raise UserFault('The last message is no question: end the messages with {"role": "user", "content": "..."}.')
     question = _text(last)

@@ -71,7 +71,7 @@ def _check_estimator(llm: ChatModel, context: SeaKRContext) -> None:
     raise CapabilityMissing(
         f"The uncertainty estimator '{context.estimator}' needs {' and '.join(sorted(missing))}, which the chat model "
         f"'{llm.name}' does not give: use estimator {possible}; or a model that does: embedded, hf:, gguf:, or for "
-        "hidden states a vllm: server started by `dubito serve --hidden-states`."
+        "hidden states engine:, or a vllm: server started by `dubito serve --hidden-states`."
     )
 
 

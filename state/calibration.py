@@ -92,6 +92,8 @@ def is_calibration(path: Path) -> bool:
 def identity(name: str) -> str:
     """Which model a name stands for: of one on a server its own name, wherever the server is."""
     kind, _, rest = name.partition(":")
+    if kind == "engine":
+        return name.partition("?")[0]  # what follows says how it runs
     served = rest.partition("#")[2].partition("&")[0]  # what follows says where its hidden states are shown
     return served or name if kind in {"vllm", "openai"} else name
 

@@ -34,7 +34,7 @@ class BaseContext(BaseModel):
         default=PRESET,
         title="Chat model",
         description="embedded, vllm:http://host:8000/v1#model (with &states=URL for its hidden states), "
-        "openai:https://host/v1#model, hf:/folder-or-hub-name, "
+        "engine:/folder-or-hub-name (vLLM in this program), openai:https://host/v1#model, hf:/folder-or-hub-name, "
         "gguf:/file.gguf; or 'preset'.",
     )
     encoder: str = Field(
@@ -45,7 +45,8 @@ class BaseContext(BaseModel):
     corpus: str = Field(
         default="sample",
         title="Corpus",
-        description="sample, or a path: an index folder made by `dubito index`, or a corpus file or folder to index.",
+        description="sample, or a path: an index folder made by `dubito index`, or a corpus file or folder to index; "
+        "or qdrant:URL#collection.",
     )
     chunker: str = Field(
         default=PRESET,

@@ -11,6 +11,7 @@ import argparse
 
 from dubito.graphs import vanilla_rag
 from dubito.models.resources import Resources
+from dubito.state.vanilla_rag import VanillaRagContext
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import BaseChatModel, FakeListChatModel
@@ -40,7 +41,7 @@ def main() -> None:
     # a retriever (store.as_retriever()) will do as well as the store
     mine = Resources(llm=model, encoder=embeddings, retriever=store)
     graph = vanilla_rag.build(mine).compile()
-    result = graph.invoke({"question": "Which river flows past Lancaster?"}, context={"k": 2})
+    result = graph.invoke({"question": "Which river flows past Lancaster?"}, context=VanillaRagContext(k=2))
     print(result["answer"])
     print("from:", sorted(chunk["title"] for chunk in result["evidence"]))
 

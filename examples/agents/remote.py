@@ -30,7 +30,7 @@ def main() -> None:
     given = parser.parse_args()
     remote = RemoteGraph("vanilla_rag", url=given.server)
     asked = {"question": "Who founded the newspaper that first printed The Salt Road?"}
-    result = remote.invoke(asked, context={"llm": given.llm, "k": 3})  # type: ignore[arg-type]
+    result = remote.invoke(asked, context={"llm": given.llm, "k": 3})
     print("answer:", result["answer"])
     print("tools:", ", ".join(tools(given.server)))
 

@@ -94,7 +94,7 @@ class Asks(BaseChatModel):
         told = [one for one in messages if isinstance(one, ToolMessage)]
         if told:
             return ChatResult(generations=[ChatGeneration(message=AIMessage(f"It is {told[-1].content}."))])
-        asks = AIMessage("", tool_calls=[{**CALL, "type": "tool_call"}])  # type: ignore[list-item]
+        asks = AIMessage("", tool_calls=[{**CALL, "type": "tool_call"}])
         return ChatResult(generations=[ChatGeneration(message=asks)])
 
 

@@ -1,0 +1,146 @@
+"""What runs inside vLLM's own worker processes: it keeps the hidden state of a prompt's last token, where one is asked.
+
+vLLM mixes `ReadsStates` into its worker (`worker_extension_cls`), and so each of its processes imports this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .engine_options import ASK_STATE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+
+class ReadsStates:
+    """Three calls for vLLM's worker; the engine makes them by `collective_rpc`."""
+
+    model_runner: Any
+
+    def dubito_layers(self) -> int:
+        """From now on keep the states that requests ask for; the number of layers found here, 0 if they are not."""
+        self._dubito_watch = _Watch(self.model_runner)
+        return self._dubito_watch.layers
+
+    def dubito_take(self, keys: list[str]) -> dict[str, bytes]:
+        """The states kept under these keys, as float32 of the machine's byte order; they are kept no longer."""
+        return self._dubito_watch.take(keys)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """key: what to keep the state under; length: the prompt's, in tokens."""
+
+    key: str
+    layer: int
+    length: int
+
+
+class _Watch:
+    """Sees every batch that the model runner runs, and reads the layers where a wanted prompt ends in it."""
+
+    def __init__(self, runner: Any) -> None:  # noqa: ANN401 - V1's and V2's model runners have no class in common
+        self._runner = runner
+        self._sources = _sources(runner)
+        self._wanted: dict[str, _Wanted] = {}
+        self._kept: dict[str, Tensor] = {}
+        self._execute = runner.execute_model
+        runner.execute_model = self.execute
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        return len(self._sources)
+
+    def take(self, keys: list[str]) -> dict[str, bytes]:
+        """See `ReadsStates.dubito_take`."""
+        found = {key: state for key in keys if (state := self._kept.pop(key, None)) is not None}
+        return {key: state.float().cpu().numpy().tobytes() for key, state in found.items()}
+
+    def execute(self, batch: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Stands in for the runner's `execute_model`; batch: vLLM's SchedulerOutput."""
+        for name in batch.finished_req_ids:
+            self._wanted.pop(name, None)
+        for new in batch.scheduled_new_reqs:
+            asked = (getattr(new.sampling_params, "extra_args", None) or {}).get(ASK_STATE)
+            if asked is not None:
+                self._wanted[new.req_id] = _Wanted(asked[0], asked[1], len(new.prompt_token_ids))
+        ending = {name: self._wanted.pop(name) for name in self._ending(batch)}
+        with self._seen({wanted.layer for wanted in ending.values()}) as seen:
+            result = self._execute(batch, *args, **kwargs)
+        if ending:
+            scheduled: Mapping[str, int] = batch.num_scheduled_tokens
+            order = self._order()
+            ends = dict(zip(order, accumulate(scheduled[name] for name in order), strict=True))
+            for name, wanted in ending.items():
+                if wanted.layer in seen:  # else it is at another stage of the pipeline
+                    self._kept[wanted.key] = seen[wanted.layer][ends[name] - 1].clone()
+        return result
+
+    def _ending(self, batch: Any) -> list[str]:  # noqa: ANN401
+        """The wanted requests whose prompt's last token is in this batch."""
+        if not self._wanted:
+            return []
+        before = {new.req_id: new.num_computed_tokens for new in batch.scheduled_new_reqs}
+        cached = batch.scheduled_cached_reqs
+        before |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        scheduled: Mapping[str, int] = batch.num_scheduled_tokens
+        return [
+            name
+            for name, wanted in self._wanted.items()
+            if name in scheduled and before[name] + scheduled[name] >= wanted.length
+        ]
+
+    def _order(self) -> list[str]:
+        """In which order the requests' tokens lay in the batch that was just run."""
+        state = self._runner.execute_model_state  # of V2's runner, which makes a batch anew for every step
+        batch = state.input_batch if hasattr(state, "input_batch") else self._runner.input_batch
+        return list(batch.req_ids)
+
+    @contextmanager
+    def _seen(self, layers: set[int]) -> Iterator[dict[int, Tensor]]:
+        """What each of these layers says of every token that is read meanwhile, [tokens, d]."""
+        seen: dict[int, Tensor] = {}
+        hooks = [
+            source.register_forward_hook(lambda _, __, output, layer=layer: seen.update({layer: _hidden(output)}))
+            for layer in layers
+            if (source := self._sources[layer - 1]) is not None
+        ]
+        try:
+            yield seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _hidden(output: Any) -> Tensor:  # noqa: ANN401
+    """A copy, as the next layer writes over its input. Most layers leave it to the next one to add the residual."""
+    if isinstance(output, torch.Tensor):
+        return output.clone()
+    hidden: Tensor = output[0]
+    residual = output[1] if len(output) > 1 else None
+    return hidden + residual if isinstance(residual, torch.Tensor) else hidden.clone()
+
+
+def _sources(runner: Any) -> list[Module | None]:  # noqa: ANN401
+    """Where transformers' `hidden_states[1]` to `hidden_states[L]` come out; None where that is another process.
+
+    What transformers calls the last layer's is what the final norm makes of it, which is what the whole model gives.
+    """
+    whole = runner.get_model()
+    model = whole.get_language_model() if hasattr(whole, "get_language_model") else whole
+    count: int = runner.model_config.hf_text_config.num_hidden_layers
+    for stack in model.modules():
+        layers = getattr(stack, "layers", None)
+        if isinstance(layers, torch.nn.ModuleList) and len(layers) == count:
+            here = [None if type(layer).__name__ == "PPMissingLayer" else layer for layer in layers]
+            return [*here[:-1], None if here[-1] is None else whole]
+    return []
