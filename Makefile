@@ -52,5 +52,5 @@ $(VENV)/.local: pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.local
-	$(BIN)/pip install -qq --editable ".[local,loaders,plots,studio,eval,dev]"
+	$(BIN)/pip install -qq --editable ".[local,loaders,plots,studio,datasets,eval,qdrant,ray,trace,ui,dev]"
 	touch $@

@@ -28,7 +28,7 @@ from ..retrieval.corpus import read_corpus
 from ..settings import settings
 from .screen import megabytes
 
-SHOWN_EXTRAS = ("local", "studio", "trace", "loaders", "vllm")
+SHOWN_EXTRAS = (*("local", "studio", "ui", "eval", "plots", "datasets", "trace", "loaders", "qdrant", "ray", "vllm"),)
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*extra == ['"](?P<extra>\w+)['"]""")
 

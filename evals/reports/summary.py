@@ -141,9 +141,10 @@ class Section:
         return max(means, default=None)
 
     def is_best(self, row: Row, metric: str) -> bool:
-        """Is it the highest, or one of them, where more is better and there is another to compare it with?"""
-        several = sum(metric in one.metrics for one in self.rows) > 1 and metric != "seper_without"
-        return several and row in self.rows and round(row.metrics[metric].mean, 3) == self.best(metric)
+        """Is it the highest, or one of them, where more is better and they are not all the same?"""
+        means = {round(one.metrics[metric].mean, 3) for one in self.rows if metric in one.metrics}
+        tells = len(means) > 1 and metric != "seper_without"
+        return tells and row in self.rows and round(row.metrics[metric].mean, 3) == self.best(metric)
 
 
 @dataclass(frozen=True)
