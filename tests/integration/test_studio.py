@@ -66,6 +66,7 @@ CONTEXTS: dict[str, Any] = {
     "sunar": SunarContext,
     "vanilla_rag": VanillaRagContext,
 }
+CONTEXTS["dense_rag_reviewed"] = CONTEXTS["dense_rag"]
 CONTEXTS |= {f"{name}_chat": CONTEXTS[name] for name in ("dense_rag", "df_rag", "seakr", "sunar")}
 INPUTS = {
     **{name: {"messages"} for name in CONTEXTS if name.endswith("_chat")},
