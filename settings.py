@@ -24,6 +24,10 @@ class Settings(BaseSettings):
 
     qdrant_api_key: SecretStr | None = Field(default=None, description="Key sent to Qdrant servers.")
 
+    otlp_endpoint: str | None = Field(
+        default=None, description="Collector that spans of all runs are sent to; without it there are none."
+    )
+
     @property
     def cache(self) -> Path:
         """The cache folder with `~` expanded."""

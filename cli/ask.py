@@ -76,6 +76,10 @@ def ask(
         Path | None,
         typer.Option(metavar="FILE", help="Write every step and model call to this .jsonl file as it happens."),
     ] = None,
+    otlp: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Send the run's spans to an OpenTelemetry collector, such as Phoenix."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")
     ] = False,
@@ -85,9 +89,12 @@ def ask(
     options = {"corpus": corpus, "llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k}
     screen = None if as_json else console()
     with screen.status("loading") if screen is not None and screen.is_interactive else contextlib.nullcontext():
+        from ..models.telemetry import export_spans  # noqa: PLC0415
         from ..traces.run import Run  # noqa: PLC0415 - what is heavy loads when it is needed
         from .watch import follow  # noqa: PLC0415
 
+        if otlp is not None:
+            export_spans(otlp)
         chosen = graph_named(graph)
         more = {"answers": answers} if answers else {}
         if answers and "answers" not in chosen.get_input_jsonschema()["properties"]:

@@ -126,7 +126,7 @@ def evaluate(
     from .evaluating import How, Job, evaluate_anew, go_on  # noqa: PLC0415 - what is heavy loads when it is needed
 
     if otlp is not None:
-        from ..traces.telemetry import export_spans  # noqa: PLC0415
+        from ..models.telemetry import export_spans  # noqa: PLC0415
 
         export_spans(otlp)
     how = How(at_once, ray, workers, replica or [], retry_failed=retry_failed, as_json=as_json)

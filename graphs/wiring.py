@@ -9,15 +9,16 @@ from dataclasses import asdict
 from functools import wraps
 from typing import Any, Generic, TypeVar
 
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import RetryPolicy
 
 from ..errors import ModelFault, ModelUnavailable
 from ..models.background import run_in_background
-from ..models.metering import Call, Meter, current_meter
+from ..models.metering import Call, Meter, current_meter, watchers
 from ..models.resources import Resources, shared_resources
+from ..models.telemetry import export_if_asked
 from ..state.context import BaseContext
 from ..state.records import Usage
 
@@ -30,6 +31,25 @@ RETRY = RetryPolicy(retry_on=ModelFault, max_attempts=4, initial_interval=0.5, b
 """Model faults are tried again here and nowhere else: the clients' own retries are off."""
 
 
+class Step(Runnable[Any, Any]):
+    """A node for callers of both kinds; unlike a RunnableLambda it is no run of its own within LangGraph's of the node,
+    so that every trace shows a node once."""
+
+    def __init__(
+        self, run: Callable[[Any], dict[str, Any]], arun: Callable[[Any], Awaitable[dict[str, Any]]], name: str
+    ) -> None:
+        """run, arun: the node, for `.invoke` and for `.ainvoke`."""
+        self._run, self._arun, self.name = run, arun, name
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> dict[str, Any]:  # noqa: A002, ANN401
+        """Run the node."""
+        return self._run(input)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> dict[str, Any]:  # noqa: A002, ANN401
+        """Run the node on the caller's event loop."""
+        return await self._arun(input)
+
+
 class Steps(Generic[C]):
     """Turns the nodes of one graph into its steps.
 
@@ -39,6 +59,7 @@ class Steps(Generic[C]):
 
     def __init__(self, context: type[C], resources: Resources | None) -> None:
         """context: the graph's context type; resources: live objects to use in place of names."""
+        export_if_asked()
         self._context = context
         self._resources = resources
 
@@ -51,7 +72,7 @@ class Steps(Generic[C]):
         def run(state: Any) -> dict[str, Any]:  # noqa: ANN401
             return run_in_background(self._metered(node, state, fallback))
 
-        return RunnableLambda(run, afunc=arun, name=getattr(node, "__name__", "node"))
+        return Step(run, arun, getattr(node, "__name__", "node"))
 
     def route(self, question: Callable[[Any, C], T]) -> Callable[[Any], T]:
         """A routing function that needs the context too, as one of the state alone."""
@@ -98,8 +119,11 @@ class Steps(Generic[C]):
             update = dict(fallback(state, unavailable))
         finally:
             current_meter.reset(before)
+        seconds = time.perf_counter() - start
+        if watchers.evidence is not None and update.get("evidence"):
+            watchers.evidence(state, update["evidence"], seconds)
         # the first step resets `usage` for the thread's new question and is not counted
-        update.setdefault("usage", _usage(name, meter.calls, time.perf_counter() - start))
+        update.setdefault("usage", _usage(name, meter.calls, seconds))
         return update
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
@@ -44,6 +45,21 @@ class Meter:
 
 
 current_meter: ContextVar[Meter | None] = ContextVar("current_meter", default=None)
+
+
+@dataclass
+class Watchers:
+    """Who else watches the nodes of all graphs of this process; nobody, unless spans are exported.
+
+    call: gets verb, model and request; what it gives is entered while the model is asked, and told the finished call.
+    evidence: hears what a node was given, the chunks it ended with as evidence, and its seconds.
+    """
+
+    call: Callable[[str, str, Mapping[str, Any]], AbstractContextManager[Callable[[Call], None]]] | None = None
+    evidence: Callable[[Any, Sequence[Mapping[str, Any]], float], None] | None = None
+
+
+watchers = Watchers()
 
 
 def report_progress(what: str, done: int, total: int) -> None:
@@ -103,17 +119,25 @@ class Metered:
         return await self.model.count(texts)
 
     async def _call(self, verb: str, request: dict[str, Any], ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        watch = nullcontext(_untold) if watchers.call is None else watchers.call(verb, self.name, request)
         async with self._gate():
-            start = time.perf_counter()
-            answer = await ask()
-            seconds = time.perf_counter() - start
+            with watch as told:
+                start = time.perf_counter()
+                answer = await ask()
+                seconds = time.perf_counter() - start
+                tokens = answer.tokens
+                call = Call(verb, self.name, request, _summary(answer), tokens.prompt, tokens.completion, seconds)
+                told(call)
         if (meter := current_meter.get()) is not None:
-            tokens = answer.tokens
-            meter.record(Call(verb, self.name, request, _summary(answer), tokens.prompt, tokens.completion, seconds))
+            meter.record(call)
         return answer
 
     def _gate(self) -> asyncio.Semaphore:
         return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency))
+
+
+def _untold(call: Call) -> None:
+    """Nobody watches."""
 
 
 def _summary(answer: Reply | Choice | Scores | Introspection) -> dict[str, Any]:

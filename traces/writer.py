@@ -121,7 +121,10 @@ def jsonable(value: Any) -> Any:  # noqa: ANN401
 
 def _line(kind: str, fields: Mapping[str, Any]) -> bytes:
     line = {"type": kind, "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}
-    text = json.dumps(jsonable(line), ensure_ascii=False, default=str) + "\n"
+    try:
+        text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+    except (TypeError, ValueError):  # a number or a key that JSON does not have, which few lines hold
+        text = json.dumps(jsonable(line), ensure_ascii=False, default=str) + "\n"
     # half a surrogate pair has no UTF-8, but as a backslash sequence it is JSON
     return text.encode("utf-8", errors="backslashreplace")
 
