@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from dubito.errors import ContextOverflow, ModelFault, UserFault
 from dubito.graphs import df_rag
+from dubito.models import telemetry
 from dubito.models.interfaces import Sampling
 from dubito.models.metering import Metered, watchers
 from dubito.models.telemetry import export_spans, stop_exporting
 from dubito.tests.scripted import PLAN, QUESTION, ScriptedChat, chat, resources
 from dubito.tests.stub_server import Stub, serving
-from dubito.models import telemetry
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from openinference.instrumentation.langchain import LangChainInstrumentor
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
