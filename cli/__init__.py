@@ -1,6 +1,6 @@
-"""The command line: `dubito ask | calibrate | index | serve | draw | doctor | trace`.
+"""The command line: `dubito ask | ui | eval | report | compare | trace | seper | index | calibrate | serve | ...`.
 
-A package and not one cli.py, because seven verbs and a live view do not fit one readable file. Each verb's own file
+A package and not one cli.py, because that many verbs and a live view do not fit one readable file. Each verb's own file
 holds its options; what is heavy is imported when the verb runs, so that `--help` answers at once.
 """
 
@@ -17,18 +17,28 @@ from .. import __version__
 from .ask import EXAMPLES as ASK_EXAMPLES
 from .ask import ask
 from .calibrate import calibrate
+from .compare import EXAMPLES as COMPARE_EXAMPLES
+from .compare import compare
 from .doctor import EXAMPLES as DOCTOR_EXAMPLES
 from .doctor import doctor
 from .draw import EXAMPLES as DRAW_EXAMPLES
 from .draw import draw
+from .eval import EXAMPLES as EVAL_EXAMPLES
+from .eval import evaluate
 from .exits import INTERRUPTED, MEANINGS, Verbs
 from .index import EXAMPLES as INDEX_EXAMPLES
 from .index import index
+from .report import EXAMPLES as REPORT_EXAMPLES
+from .report import report
 from .screen import help_lines
+from .seper import EXAMPLES as SEPER_EXAMPLES
+from .seper import seper
 from .serve import EXAMPLES as SERVE_EXAMPLES
 from .serve import serve
 from .traces import EXAMPLES as TRACE_EXAMPLES
 from .traces import trace
+from .ui_verb import EXAMPLES as UI_EXAMPLES
+from .ui_verb import ui
 
 app = typer.Typer(
     cls=Verbs,
@@ -59,12 +69,17 @@ def _dubito(
 for _verb, _examples in (
     (ask, ASK_EXAMPLES),
     (trace, TRACE_EXAMPLES),
+    (seper, SEPER_EXAMPLES),
+    (report, REPORT_EXAMPLES),
+    (compare, COMPARE_EXAMPLES),
     (index, INDEX_EXAMPLES),
     (serve, SERVE_EXAMPLES),
+    (ui, UI_EXAMPLES),
     (draw, DRAW_EXAMPLES),
     (doctor, DOCTOR_EXAMPLES),
 ):
     app.command(epilog=_examples + "\n\n" + MEANINGS)(_verb)
+app.command("eval", epilog=EVAL_EXAMPLES + "\n\n" + MEANINGS)(evaluate)
 app.add_typer(calibrate, name="calibrate")
 
 

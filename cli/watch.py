@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
-from ..traces.run import Event, ModelCall, NodeEnd, NodeStart, Progress, Run, State
+from ..traces.run import Event, NodeEnd, Run
 from ..traces.writer import Trace
 from .answer import answer_panel, answer_text, grounds_and_cost, settings_line
+from .following import Following
 from .screen import show
-from .steps import Step, Task
 from .view import block
 
 
@@ -41,10 +39,7 @@ class Watch:
     def __init__(self, run: Run, console: Console) -> None:
         """Moves only where the console is a terminal that can."""
         self._run, self._console = run, console
-        self._open: dict[tuple[tuple[str, ...], str], Step] = {}
-        self._states: dict[tuple[str, ...], Mapping[str, Any]] = {}
-        self._runs: Counter[tuple[tuple[str, ...], str]] = Counter()
-        self._numbers: dict[str, int] = {}
+        self._following = Following(run.context)
         self._live: Live | None = None
         if console.is_interactive:
             # redrawn by the thread that changes what it shows, so nothing is drawn half changed
@@ -61,20 +56,15 @@ class Watch:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take away what moves."""
-        self._open.clear()
+        self._following.open.clear()
         if self._live is not None:
             self._live.stop()
 
     def on(self, event: Event | None) -> None:
         """Show what happened."""
-        if isinstance(event, State):
-            self._states[event.namespace] = event.values
-        elif isinstance(event, NodeStart):
-            self._begin(event)
-        elif isinstance(event, NodeEnd):
-            self._end(event)
-        elif isinstance(event, ModelCall | Progress):
-            self._count(event)
+        step = self._following.on(event)
+        if isinstance(event, NodeEnd) and step is not None and not step.running and (shown := block(step)) is not None:
+            show(self._console, shown)
         if self._live is not None:
             self._live.refresh()
 
@@ -87,40 +77,6 @@ class Watch:
             # last, and in one piece for who reads the pipe
             self._console.print(answer_text(self._run.output), soft_wrap=True)
 
-    def _begin(self, event: NodeStart) -> None:
-        key = (event.namespace, event.node)
-        self._runs[key] += 1
-        self._numbers[event.task] = self._runs[key]
-        if key not in self._open:
-            path = tuple(self._named(run) for run in event.namespace)
-            state = self._states.get(event.namespace, {})
-            self._open[key] = Step(event.node, path, event.at, state, self._run.context)
-        self._open[key].tasks[event.task] = Task(event)
-
-    def _named(self, run: str) -> str:
-        """A subgraph's run 'node:task' as it is to be called: by its node, and from the second run on its number."""
-        node, _, task = run.partition(":")
-        number = self._numbers.get(task, 1)
-        return node if number == 1 else f"{node} {number}"
-
-    def _end(self, event: NodeEnd) -> None:
-        key = (event.namespace, event.node)
-        step = self._open.get(key)
-        if step is None or event.task not in step.tasks:  # an end without a start: LangGraph had it in a cache
-            return
-        step.tasks[event.task].end = event
-        if not step.running:
-            del self._open[key]
-            if (shown := block(step)) is not None:
-                show(self._console, shown)
-
-    def _count(self, event: ModelCall | Progress) -> None:
-        step = self._open.get((event.namespace, event.node))
-        if step is not None and isinstance(event, ModelCall):
-            step.calls.append(event)
-        elif step is not None and isinstance(event, Progress):
-            step.progress = event
-
     def _under_way(self) -> RenderableType:
         now = time.monotonic()
-        return Group(*(block(step, now) or "" for step in self._open.values()))
+        return Group(*(block(step, now) or "" for step in self._following.open.values()))

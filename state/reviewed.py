@@ -23,8 +23,8 @@ class Decision(TypedDict, total=False):
 class ReviewedState(TypedDict, total=False):
     """A question, the latest answer with its evidence and how far it can be relied on, and what a person decided.
 
-    chunks: what the answer is to be made from next, null for a retrieval; dse, certain: of the latest answer, as in DENSE; decisions: in
-    their order.
+    chunks: what the answer is to be made from next, null for a retrieval; dse, certain: of the latest answer, as in
+    DENSE; decisions: in their order.
     """
 
     question: str

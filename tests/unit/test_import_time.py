@@ -27,7 +27,7 @@ def test_it_takes_less_than_half_a_second(code):
 
 
 VERBS = [
-    *("", "ask", "calibrate", "compare", "doctor", "draw", "eval", "index", "report", "seper", "serve", "trace"),
+    *("", "ask", "calibrate", "compare", "doctor", "draw", "eval", "index", "report", "seper", "serve", "trace", "ui"),
 ]
 
 

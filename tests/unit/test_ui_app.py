@@ -1,0 +1,433 @@
+"""The server of `dubito ui` over scripted models: asking, refusing, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from dubito.cli.ui import asking
+from dubito.cli.ui.app import LONGEST_BODY, LONGEST_QUESTION, create_app
+from dubito.cli.ui.offer import offered
+from dubito.errors import ModelFault
+from dubito.models.resources import Resources
+from dubito.tests.recorded import RUNS, parsed
+from dubito.tests.scripted import Believer, ScriptedChat, ScriptedJudge, ScriptedRetriever
+from dubito.traces.recording import assembled
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+VECTORS = [[1.0, 0.1], [1.0, 0.2], [1.0, 0.3]]
+HOSTILE = "<script>alert(1)</script>"
+
+
+def app_over(llm: Any, texts: tuple[str, ...] = ("zero", "one", "two"), **more: Any) -> Starlette:
+    opened = Resources(llm=llm, retriever=ScriptedRetriever([1.0, 0.0], VECTORS, texts), judge=ScriptedJudge())
+    return create_app(offered([], None, []), resources=opened, **more)
+
+
+def chat(answer: str = "the Lune", **more: Any) -> ScriptedChat:
+    return ScriptedChat(reply=lambda system, user: answer, **more)
+
+
+def client(app: Starlette) -> TestClient:
+    return TestClient(app, base_url="http://127.0.0.1:8700")
+
+
+@pytest.fixture
+def page() -> Iterator[TestClient]:
+    with client(app_over(chat())) as opened:
+        yield opened
+
+
+def body(question: str = "Which river?", graph: str = "vanilla_rag", **more: Any) -> dict[str, Any]:
+    return {"graph": graph, "question": question, **more}
+
+
+def events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    found = re.findall(r"event: (.*)\ndata: (.*)\n\n", text)
+    return [(kind, json.loads(data)) for kind, data in found if kind != "alive"]
+
+
+def test_the_page_has_a_label_for_every_input(page):
+    tree = parsed(page.get("/").content)
+    named = {one.attributes.get("for") for one in tree.every("label")}
+    inputs = [one for tag in ("input", "select", "textarea") for one in tree.every(tag)]
+    assert len(inputs) > 10
+    assert {one.attributes["id"] for one in inputs} <= named
+    hints = {one.attributes["id"] for one in tree.every("p") if "id" in one.attributes}
+    assert {one.attributes["aria-describedby"] for one in inputs if one.attributes["id"] != "graph"} <= hints
+
+
+def test_a_form_of_each_graph_and_of_no_other(page):
+    form = page.get("/form/sunar")
+    assert parsed(form.content).one("input", id="set-budget").attributes["max"] == "100000"
+    missing = page.get("/form/nothing")
+    assert missing.status_code == 404
+    assert "There is no graph named 'nothing'" in missing.text
+
+
+def test_what_the_page_needs_is_on_the_server(page):
+    tree = parsed(page.get("/").content)
+    for one in [tree.one("script").attributes["src"], tree.one("link", rel="stylesheet").attributes["href"]]:
+        found = page.get(f"/{one}")
+        assert found.status_code == 200
+        assert "http" not in found.text.replace("http://www.w3.org", "")
+
+
+def test_the_steps_of_a_question_come_then_its_answer(page):
+    found = events(page.post("/ask", json=body()).text)
+    steps = [data for kind, data in found if kind == "step"]
+    last = {data["number"]: (data["node"], data["state"], data["round"]) for data in steps}
+    assert last == {
+        1: ("prepare", "done", 1),
+        2: ("retrieve", "done", 2),
+        3: ("generate", "done", 3),
+    }
+    kind, done = found[-1]
+    assert kind == "done"
+    tree = parsed(f"<body>{done['html']}</body>".encode())
+    assert tree.one(id="answer").text == "the Lune"
+    assert [one.one("p").text for one in tree.one(id="evidence").every("li")] == ["zero", "one", "two"]
+    generate = parsed(next(one["html"] for one in steps if one["number"] == 3 and one["state"] == "done").encode())
+    assert "1 model call · 7 + 3 tokens · " in generate.text
+
+
+def test_the_trace_is_the_runs_own_and_its_page_opens(page):
+    html = events(page.post("/ask", json=body("Why?", settings={"k": "2"})).text)[-1][1]["html"]
+    links = [one.attributes["href"] for one in parsed(f"<body>{html}</body>".encode()).every("a")]
+    trace = page.get(f"/{links[1]}")
+    recording = assembled(Path("t"), trace.content.splitlines(keepends=True))
+    assert (recording.question, recording.context["k"]) == ("Why?", 2)
+    assert recording.output is not None
+    assert recording.output["answer"] == "the Lune"
+    assert trace.headers["content-disposition"] == 'attachment; filename="trace.jsonl"'
+    full = page.get(f"/{links[0]}")
+    assert parsed(full.content).one("h1").text == "Why?"
+    assert "script-src" not in full.headers["content-security-policy"]
+    assert full.headers["content-security-policy"].startswith("default-src 'none'; ")
+
+
+def test_a_trace_that_is_not_there(page):
+    for path in ("/runs/guessed", "/runs/guessed/trace.jsonl"):
+        missing = page.get(path)
+        assert (missing.status_code, missing.text) == (
+            404,
+            "This run is not kept here (any more): ask its question again.",
+        )
+
+
+def test_hostile_text_is_text():
+    with client(app_over(chat(HOSTILE), (HOSTILE, HOSTILE, HOSTILE))) as page:
+        found = events(page.post("/ask", json=body(HOSTILE)).text)
+        for _, data in found:
+            assert "<script" not in data["html"]
+        tree = parsed(f"<body>{found[-1][1]['html']}</body>".encode())
+        assert tree.one(id="answer").text == HOSTILE
+        trace = page.get("/" + tree.every("a")[0].attributes["href"])
+        assert "<script" not in trace.text
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "said"),
+    [
+        (body(""), 400, "The question is empty: write one."),
+        (body(" \n "), 400, "The question is empty: write one."),
+        (body("x" * (LONGEST_QUESTION + 1)), 413, "The question is too long: it may have 8,000 characters."),
+        (body("x" * LONGEST_BODY), 413, "The question is too long: it may have 8,000 characters."),
+        (body(graph="nothing"), 400, "There is no graph named 'nothing'"),
+        (body(graph="../state"), 400, "There is no graph named '../state'"),
+        (body(settings={"k": "0"}), 400, "k is '0' and must be a whole number from 1 to 1000."),
+        (body(settings={"selection": "all"}), 400, "selection is 'all' and must be top_k, gmmr, mmr or long_context."),
+        (body(settings={"colour": "red"}), 400, "vanilla_rag has no setting 'colour'"),
+        (body(settings={"corpus": "/etc/passwd"}), 403, "corpus '/etc/passwd' is not on offer on this page"),
+        (body(settings={"llm": "vllm:http://10.0.0.1/v1#m"}), 403, "llm 'vllm:http://10.0.0.1/v1#m' is not on offer"),
+        (body(settings={"preset": "paper"}), 403, "llm 'vllm:"),
+        (body(settings={"k": 3}), 400, "The request is not one of this page: load it anew."),
+        (body(settings=["k"]), 400, "The request is not one of this page: load it anew."),
+        (body(answers="Ada"), 400, "The request is not one of this page: load it anew."),
+        (body(chunks=["x"]), 400, "The request is not one of this page: load it anew."),
+        (body(graph="seper"), 400, "seper measures against right answers: write at least one."),
+        (body(graph="seper", answers=[" "]), 400, "seper measures against right answers: write at least one."),
+        (body(graph="seper", answers=["x"] * 101), 400, "A question may come with 100 right answers: leave some out."),
+        ([], 400, "The request is not one of this page: load it anew."),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_a_sentence_and_no_model_hears_of_it(sent, status, said):
+    llm = chat()
+    with client(app_over(llm)) as page:
+        refused = page.post("/ask", json=sent)
+    assert refused.status_code == status
+    assert refused.json()["error"].startswith(said)
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize("sent", [b"{", b"\xff", b"", b'{"graph": "vanilla_rag", "question": "\\ud800"}'])
+def test_what_is_no_json_or_no_text_is_refused(page, sent):
+    refused = page.post("/ask", content=sent, headers={"content-type": "application/json"})
+    assert refused.status_code == 400
+    assert refused.json()["error"] in {
+        "The request is not one of this page: load it anew.",
+        "The question is not UTF-8 text.",
+    }
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_what_a_form_of_another_page_can_send_is_refused(page, kind):
+    refused = page.post("/ask", content=json.dumps(body()), headers={"content-type": kind})
+    assert refused.status_code == 415
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:8701"},
+        {"origin": "http://127.0.0.1:8700.evil.example"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://127.0.0.1:8700", "sec-fetch-site": "cross-site"},
+    ],
+)
+def test_posts_from_another_page_are_refused(headers):
+    llm = chat()
+    with client(app_over(llm)) as page:
+        refused = page.post("/ask", json=body(), headers=headers)
+    assert refused.status_code == 403
+    assert refused.json()["error"] == "The question comes from another page: ask it on this one."
+    assert llm.calls == []
+
+
+def test_posts_of_the_page_itself_are_not(page):
+    headers = {"origin": "http://127.0.0.1:8700", "sec-fetch-site": "same-origin"}
+    assert page.post("/ask", json=body(), headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8700", 200),
+        ("127.0.0.1", 200),
+        ("localhost:9000", 200),
+        ("[::1]:8700", 200),
+        ("LOCALHOST", 200),
+        ("evil.example", 403),
+        ("evil.example:8700", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1:8700@evil.example", 403),
+        ("", 403),
+        ("[", 403),
+    ],
+)
+def test_only_an_address_in_numbers_and_localhost_are_names_of_the_page(page, host, status):
+    assert page.get("/", headers={"host": host}).status_code == status
+    assert page.get("/form/df_rag", headers={"host": host}).status_code == status
+    assert page.post("/ask", json=body(), headers={"host": host}).status_code == status
+
+
+def test_the_name_it_listens_on_is_the_pages_too():
+    with client(app_over(chat(), host="rag.example")) as page:
+        assert page.get("/", headers={"host": "Rag.example:8700"}).status_code == 200
+        assert page.get("/", headers={"host": "other.example"}).status_code == 403
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(page):
+    for found in (page.get("/"), page.get("/ui.js"), page.get("/nothing"), page.post("/ask", json=body())):
+        policy = found.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe-inline" not in policy.replace("style-src 'self' 'unsafe-inline'", "")
+        assert found.headers["x-content-type-options"] == "nosniff"
+        assert found.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.usefixtures("fast_retries")
+def test_a_model_that_does_not_answer_is_named_and_the_steps_so_far_are_kept():
+    faults: list[Exception] = [ModelFault("http://127.0.0.1:9/v1", "connection refused")] * 9
+    with client(app_over(chat(faults=faults))) as page:
+        found = events(page.post("/ask", json=body()).text)
+        kind, data = found[-1]
+        assert kind == "fault"
+        tree = parsed(f"<body>{data['html']}</body>".encode())
+        said = "The model at http://127.0.0.1:9/v1 did not answer after 4 attempts: connection refused."
+        assert tree.one(id="fault").text == said
+        steps = {one["node"]: one for kind, one in found if kind == "step"}
+        assert steps["generate"]["state"] == "failed"
+        assert said in steps["generate"]["html"]
+        trace = page.get("/" + tree.one("a").attributes["href"])
+        assert said in parsed(trace.content).text
+
+
+def test_a_fault_of_ours_is_a_sentence_too():
+    def broken(system: str, user: str) -> str:
+        raise ZeroDivisionError("by zero")
+
+    with client(app_over(ScriptedChat(reply=broken))) as page:
+        kind, data = events(page.post("/ask", json=body()).text)[-1]
+    assert kind == "fault"
+    assert "Unexpected ZeroDivisionError: by zero" in data["html"]
+    assert "Traceback" not in data["html"]
+
+
+def test_right_answers_reach_the_graph_that_takes_them():
+    llm = Believer(believes=lambda question, shown: ["Ada"])
+    with client(app_over(llm)) as page:
+        found = events(page.post("/ask", json=body(graph="seper", answers=["Ada", " ", "Byron "])).text)
+        trace = page.get("/" + re.findall(r'href="(runs/[^"]*jsonl)"', found[-1][1]["html"])[0])
+    assert json.loads(trace.text.splitlines()[-1])["output"]["golds"] == ["Ada", "Byron"]
+
+
+async def test_questions_at_once_do_not_mix():
+    llm = ScriptedChat(reply=lambda system, user: f"answer to {user.rpartition('ABOUT ')[2].split()[0]}", seconds=0.05)
+    app = app_over(llm, at_once=3)
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as page:
+        asked = [body(f"ABOUT {name} ?", settings={"k": str(k)}) for name, k in (("a", 1), ("b", 2), ("c", 3))]
+        answers = await asyncio.gather(*(page.post("/ask", json=one) for one in asked))
+    for answer, name, k in zip(answers, "abc", (1, 2, 3), strict=True):
+        tree = parsed(f"<body>{events(answer.text)[-1][1]['html']}</body>".encode())
+        assert tree.one(id="answer").text == f"answer to {name}"
+        assert len(tree.one(id="evidence").every("li")) == k
+    assert llm.under_way_at_most == 3
+
+
+class Visit:
+    """One request to the application itself, whose connection can be dropped."""
+
+    def __init__(self, app: Starlette, sent: dict[str, Any]) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.heard, self.alive = asyncio.Event(), asyncio.Event()
+        self._left = asyncio.Event()
+        self._body: list[dict[str, Any]] = [{"type": "http.request", "body": json.dumps(sent).encode()}]
+        headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/ask",
+            "headers": headers,
+            "query_string": b"",
+            "http_version": "1.1",
+            "scheme": "http",
+        }
+        self.task = asyncio.create_task(self._visit(app, scope))
+
+    def leave(self) -> None:
+        self._left.set()
+
+    async def _visit(self, app: Starlette, scope: dict[str, Any]) -> None:
+        await app(scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._body:
+            return self._body.pop()
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.said.append(message)
+        if b"generate" in message.get("body", b""):
+            self.heard.set()
+        if self.heard.is_set() and b"event: alive" in message.get("body", b""):
+            self.alive.set()
+
+    @property
+    def status(self) -> int:
+        found: int = self.said[0]["status"]
+        return found
+
+
+class Waiting(ScriptedChat):
+    """Answers when it is let to; `ended` says how its calls ended."""
+
+    def __init__(self) -> None:
+        super().__init__(reply=lambda system, user: "so")
+        self.let = asyncio.Event()
+        self.ended: list[str] = []
+
+    async def _begin(self, verb: str, messages: Any) -> None:
+        try:
+            await self.let.wait()
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+        self.ended.append("answered")
+
+
+async def test_a_closed_tab_ends_its_run_and_no_other():
+    llm = Waiting()
+    app = app_over(llm, at_once=2)
+    gone, stays = Visit(app, body("first")), Visit(app, body("second"))
+    await asyncio.wait_for(asyncio.gather(gone.heard.wait(), stays.heard.wait()), 30)
+    await asyncio.sleep(0)
+    gone.leave()
+    await asyncio.wait_for(gone.task, 30)
+    assert llm.ended == ["cancelled"]
+    assert not stays.task.done()
+    llm.let.set()
+    await asyncio.wait_for(stays.task, 30)
+    assert llm.ended == ["cancelled", "answered"]
+    assert b"event: done" in b"".join(one.get("body", b"") for one in stays.said)
+    assert b"event: done" not in b"".join(one.get("body", b"") for one in gone.said)
+
+
+async def test_no_more_questions_at_once_than_allowed_and_room_again_afterwards():
+    llm = Waiting()
+    app = app_over(llm, at_once=1)
+    first = Visit(app, body("first"))
+    await asyncio.wait_for(first.heard.wait(), 30)
+    refused = Visit(app, body("second"))
+    await asyncio.wait_for(refused.task, 30)
+    assert refused.status == 429
+    assert json.loads(refused.said[1]["body"])["error"] == (
+        "No more than 1 question can be under way here at once: wait until one is answered."
+    )
+    first.leave()
+    await asyncio.wait_for(first.task, 30)
+    llm.let.set()
+    third = Visit(app, body("third"))
+    await asyncio.wait_for(third.task, 30)
+    assert third.status == 200
+
+
+async def test_a_silent_run_gives_signs_of_life(monkeypatch):
+    monkeypatch.setattr(asking, "QUIET_S", 0.01)
+    llm = Waiting()
+    visit = Visit(app_over(llm), body())
+    await asyncio.wait_for(visit.heard.wait(), 30)
+    await asyncio.wait_for(visit.alive.wait(), 30)
+    llm.let.set()
+    await asyncio.wait_for(visit.task, 30)
+    assert b"event: done" in visit.said[-2]["body"]
+
+
+async def test_when_the_server_ends_so_do_the_runs():
+    llm = Waiting()
+    app = app_over(llm)
+    visit = Visit(app, body())
+    await asyncio.wait_for(visit.heard.wait(), 30)
+    app.state.ending.set()
+    await asyncio.wait_for(visit.task, 30)
+    assert llm.ended == ["cancelled"]
+    assert visit.said[-1] == {"type": "http.response.body", "body": b""}
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_every_step_of_every_graph_is_whole_html(name):
+    run = RUNS[name]()
+    asked = asking.Asked("run", run.graph, run.question, run.context, run.more)
+    found = [message async for message in asked.messages()]
+    assert found[-1].kind == "done"
+    for message in found:
+        if message.kind != "alive":
+            parsed(f"<body>{message.data['html']}</body>".encode())
+    steps = {message.data["number"]: message.data for message in found if message.kind == "step"}
+    recorded = assembled(Path("run"), asked.trace.splitlines(keepends=True))
+    assert sorted(one["node"] for one in steps.values()) == sorted(step.node for _, step in recorded.walk())
+    assert {one["state"] for one in steps.values()} <= {"done", "passing"}
