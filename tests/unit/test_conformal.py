@@ -12,7 +12,7 @@ from dubito.uncertainty import conformal_threshold, coverage
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 TENTHS = [0.7, 0.1, 0.9, 0.3, 0.5, 0.2, 1.0, 0.6, 0.8, 0.4]  # 0.1, 0.2, ..., 1.0
 

@@ -11,7 +11,7 @@ from dubito.retrieval import gmmr, gmmr_sweep, mmr_sweep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.filterwarnings("error")  # such as the square root of less than 0
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # such as the square root of less than 0
 
 LAMBDAS = np.arange(1, 11, dtype=np.float32) / 10
 SWEEPS = [pytest.param(gmmr_sweep, id="gmmr"), pytest.param(mmr_sweep, id="mmr")]

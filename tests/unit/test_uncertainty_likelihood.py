@@ -11,7 +11,7 @@ from dubito.uncertainty import length_normalised_entropy, multi_perplexity, perp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 token_log_probs = st.lists(st.floats(-50, 0), min_size=1, max_size=6)
 

@@ -11,7 +11,7 @@ from dubito.uncertainty import degree_entropy, degree_terms, semantic_clusters, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.filterwarnings("error")  # such as the logarithm of 0
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # such as the logarithm of 0
 
 
 def linked(n, weight, pairs):

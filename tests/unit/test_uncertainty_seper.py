@@ -13,7 +13,7 @@ from dubito.uncertainty import gold_matches, response_weights, semantic_clusters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 RESPONSES = [
     ("Linda Davis", [-0.21, -0.05, -0.4]),
