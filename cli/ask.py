@@ -12,6 +12,7 @@ import typer
 from ..errors import UserFault, either
 from ..graphs.registry import graph_named, graph_names
 from .context import context_for
+from .options import Chunker, Corpus, Encoder, K, Llm, Preset
 from .screen import console, help_lines, print_json
 
 EXAMPLES = help_lines(
@@ -37,31 +38,12 @@ def ask(
     ] = None,
     *,
     graph: Annotated[str, typer.Option(metavar="NAME", help=f"{either(graph_names())}.")] = "df_rag",
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH", envvar="DUBITO_CORPUS", help="'sample', an index folder, or a corpus file or folder."
-        ),
-    ] = None,
-    llm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            envvar="DUBITO_LLM",
-            help="embedded, vllm:URL#model, engine:DIR, openai:URL#model, hf:DIR, gguf:FILE.",
-        ),
-    ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="embedded, st:DIR, openai:URL#model."),
-    ] = None,
-    chunker: Annotated[
-        str | None, typer.Option(metavar="NAME", help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX.")
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="embedded (small models in packages) or paper.")
-    ] = None,
-    k: Annotated[str | None, typer.Option("--k", "-k", metavar="N", help="How many chunks to answer from.")] = None,
+    corpus: Corpus = None,
+    llm: Llm = None,
+    encoder: Encoder = None,
+    chunker: Chunker = None,
+    preset: Preset = None,
+    k: K = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(

@@ -12,6 +12,7 @@ import typer
 
 from ..errors import UserFault, either
 from ..graphs.registry import graph_names
+from .options import Chunker, Encoder, K, Llm, Preset
 from .screen import help_lines
 
 EXAMPLES = help_lines(
@@ -48,25 +49,11 @@ def evaluate(
             "corpus file, folder or index.",
         ),
     ] = "pooled",
-    llm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            envvar="DUBITO_LLM",
-            help="embedded, vllm:URL#model, openai:URL#model, engine:DIR, hf:DIR, gguf:FILE.",
-        ),
-    ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="embedded, st:DIR, openai:URL#model."),
-    ] = None,
-    chunker: Annotated[
-        str | None, typer.Option(metavar="NAME", help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX.")
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="embedded (small models in packages) or paper.")
-    ] = None,
-    k: Annotated[str | None, typer.Option("--k", "-k", metavar="N", help="How many chunks to answer from.")] = None,
+    llm: Llm = None,
+    encoder: Encoder = None,
+    chunker: Chunker = None,
+    preset: Preset = None,
+    k: K = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of all systems that have it, repeatable."),
