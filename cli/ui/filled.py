@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
-from ...traces.harmless import harmless
+from ...traces.pages import environment
 from ..viewer.blocks import figure
 from ..viewer.facts import title_of
 
@@ -18,13 +18,6 @@ def render(template: str, **values: object) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("dubito.cli.ui", "pages"), PackageLoader("dubito.cli.viewer", "templates")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=harmless,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"figure": figure, "title_of": title_of}
-    return environment
+    made = environment(("dubito.cli.ui", "pages"), ("dubito.cli.viewer", "templates"))
+    made.filters |= {"figure": figure, "title_of": title_of}
+    return made

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from ...errors import UserFault
-from ...traces.harmless import harmless
+from ...traces.pages import environment
 from ...traces.recording import Recording
 from ..screen import duration
 from .blocks import figure
@@ -68,13 +68,6 @@ def render(recording: Recording) -> bytes:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("dubito.cli.viewer", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=harmless,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"figure": figure, "title_of": title_of}
-    return environment
+    made = environment(("dubito.cli.viewer", "templates"))
+    made.filters |= {"figure": figure, "title_of": title_of}
+    return made

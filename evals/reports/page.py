@@ -12,9 +12,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
-from ...traces.harmless import harmless
+from ...traces.pages import environment
 from ..bench import Asked, System
 from ..scores import MAIN, RETRIEVAL, RIGHT, SEPER, Scored, chunks_of
 from ..signals import SIGNALS
@@ -198,15 +198,8 @@ def pieces(label: str) -> list[str]:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("dubito.evals.reports", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=harmless,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
+    made = environment(("dubito.evals.reports", "templates"))
+    made.filters |= {
         "amount": amount,
         "pieces": pieces,
         "called": called,
@@ -216,4 +209,4 @@ def _environment() -> Environment:
         "part": part,
         "share": share,
     }
-    return environment
+    return made
