@@ -61,13 +61,16 @@ def _tried(steps: Sequence[Mapping[str, Any]], called: Mapping[str, str]) -> lis
 
 
 def _attempts(step: Mapping[str, Any], called: Mapping[str, str]) -> Table:
+    """Each snippet, and what it did to the U of the step by itself."""
+    before = None if step["draft"] is None else step["draft"]["uncertainty"]
     rows = []
     for one in step["attempts"]:
-        kept, known = one["chunk_id"] == step["chunk_id"], one["uncertainty"] is not None
-        shown = num(one["uncertainty"]) if known else Cell("not measured", tone="dim")
-        cells = [Cell(called[one["chunk_id"]]), Cell(one["rationale"]), shown, Cell("kept" if kept else "")]
+        kept, u = one["chunk_id"] == step["chunk_id"], one["uncertainty"]
+        shown = Cell("not measured", tone="dim") if u is None else num(u)
+        change = Cell("") if u is None or before is None else num(u - before, f"{u - before:+.2f}")
+        cells = [Cell(called[one["chunk_id"]]), Cell(one["rationale"]), shown, change, Cell("kept" if kept else "")]
         rows.append(Row(cells, marked=kept))
-    return Table(["snippet", "what the model writes with it", "U", ""], rows)
+    return Table(["snippet", "what the model writes with it", "U", "change", ""], rows)
 
 
 def _answers(recording: Recording) -> list[Block]:

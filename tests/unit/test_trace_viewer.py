@@ -612,7 +612,7 @@ def test_the_uncertainty_and_the_snippets_of_seakr(tmp_path):
         one for one in tree.every("details", class_="fold") if one.every("summary")[0].text.startswith("Step 2")
     )
     rows = [[cell.text for cell in row.every("td")] for row in fold.every("tr")[1:]]
-    assert rows == [["X", "with x", "-5.50", ""], ["Y", "with y", "-7", "kept"]]
+    assert rows == [["X", "with x", "-5.50", "-1.50", ""], ["Y", "with y", "-7", "-3.00", "kept"]]
     assert tree.table("The answers")[1:] == [
         ["the steps", "Ada", "-7.50", "stands"],
         ["all that was kept", "Bo", "not measured", ""],
