@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, cast
 
 from ..errors import UserFault
 from ..models.remembered import CallMemory
+from ..models.telemetry import stop_exporting
 from ..settings import settings
 from .bench import Task
 from .runner import Ask, Asker, error_of
@@ -30,8 +32,12 @@ class Worker:
         """The outcome of a question."""
         return await self._asker(task)
 
+    async def stop(self) -> None:
+        """Send the spans that are still kept, which a killed process would lose."""
+        await asyncio.to_thread(stop_exporting)
 
-@contextmanager
+
+@contextlib.contextmanager
 def workers(
     address: str, count: int, at_once: int, *, run: str, seed: int, traces: bool, memory: bool
 ) -> Iterator[tuple[Ask, Sequence[int]]]:
@@ -48,8 +54,9 @@ def workers(
         ) from fault
     begun_here = not ray.is_initialized()
     if begun_here:
-        _connect(ray, address)
+        _connect(ray, address, count)
     try:
+        _check_room(ray, count)
         # a restarted worker only lost what it had open; the question that was under way is asked again once
         options: dict[str, Any] = {
             "max_restarts": -1,
@@ -75,6 +82,8 @@ def workers(
             return cast("Outcome", outcome)
 
         yield ask, asked
+        with contextlib.suppress(ray.exceptions.RayError):  # a worker that is lost has no spans
+            ray.get([actor.stop.remote() for actor in actors])
         for actor in actors:
             ray.kill(actor)
     finally:
@@ -82,12 +91,23 @@ def workers(
             ray.shutdown()
 
 
-def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 - the module
+def _check_room(ray: Any, count: int) -> None:  # noqa: ANN401 - the module
+    """A worker takes a core; one for which there is none would be waited for without end."""
+    cores = int(ray.cluster_resources().get("CPU", 0))
+    if cores < count:
+        raise UserFault(
+            f"The Ray cluster has {cores} cores, and {count} workers need one each: ask for fewer with --workers, or "
+            "add machines to it."
+        )
+
+
+def _connect(ray: Any, address: str, count: int) -> None:  # noqa: ANN401 - the module
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     given: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     try:
         if address == LOCAL:
-            ray.init(include_dashboard=False, **given)
+            cores = max(count, os.cpu_count() or 1)  # workers wait for servers more than they compute
+            ray.init(include_dashboard=False, num_cpus=cores, **given)
         else:
             ray.init(address=address, **given)
     except (ConnectionError, ValueError, RuntimeError) as fault:

@@ -8,13 +8,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dubito.cli import app
+from dubito.evals import bench
+from dubito.evals.on_ray import workers
+from dubito.evals.runner import run_all
 from dubito.evals.store import Store
+from dubito.models.background import run_in_background
 from dubito.tests.stub_server import Stub, serving
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from pytest_httpserver import HTTPServer
+from typer.testing import CliRunner
 
 QUESTIONS = 60
 
@@ -129,12 +137,44 @@ def test_ctrl_c_says_what_is_kept(questions: Path, tmp_path: Path):
     assert "Traceback" not in said
 
 
-def test_a_cluster_of_two_workers_gives_the_same(questions: Path, tmp_path: Path):
-    pytest.importorskip("ray")
+@pytest.fixture(scope="module")
+def cluster(make_httpserver: HTTPServer) -> Iterator[HTTPServer]:
+    """Two cores of Ray; its workers send their spans to the server."""
+    ray = pytest.importorskip("ray")
+    make_httpserver.expect_request("/v1/traces").respond_with_data()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DUBITO_OTLP_ENDPOINT", make_httpserver.url_for("/"))
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield make_httpserver
+    ray.shutdown()
+
+
+def test_a_cluster_of_two_workers_gives_the_same(cluster: HTTPServer, questions: Path, tmp_path: Path):
     with serving(Stub()) as stub:
         here = dubito(*begin(stub, questions, tmp_path / "here", "--limit", 12))
         assert here.returncode == 0, here.stderr
-        there = dubito(*begin(stub, questions, tmp_path / "there", "--limit", 12, "--ray", "local", "--workers", 2))
-        assert there.returncode == 0, there.stderr
-    assert len(table(tmp_path / "there")) == 12
+        run = bench.read(tmp_path / "here")
+        how: dict[str, Any] = {"run": run.name, "seed": run.seed, "traces": True, "memory": True}
+        with workers("auto", 2, 4, **how) as (ask, asked), Store(tmp_path / "there.sqlite", new=True) as store:
+            ways: dict[str, Any] = {"at_once": 4, "retry_failed": False, "on_end": lambda _: None}
+            run_in_background(run_all(run.tasks(), ask, store, **ways))
+            found = {(one.system, one.question): (one.output, one.error) for one in store.outcomes()}
+        assert min(asked) > 0
+        assert sum(asked) == 12
+        received = (ExportTraceServiceRequest.FromString(request.data) for request, _ in cluster.log)
+        scopes = [scope for one in received for kept in one.resource_spans for scope in kept.scope_spans]
+        spans = [span for scope in scopes for span in scope.spans]
+        assert sum(span.name == "cot" and not span.parent_span_id for span in spans) == 12
+        arguments = begin(stub, questions, tmp_path / "there", "--limit", 12, "--ray", "auto", "--workers", 2)
+        there = CliRunner().invoke(app, ["eval", *map(str, arguments)])
+        assert there.exit_code == 0, there.output
+    assert without_seconds(found) == without_seconds(table(tmp_path / "here"))
     assert without_seconds(table(tmp_path / "there")) == without_seconds(table(tmp_path / "here"))
+
+
+def test_more_workers_than_the_cluster_has_cores_are_refused(cluster: HTTPServer, questions: Path, tmp_path: Path):
+    with serving(Stub()) as stub:
+        arguments = begin(stub, questions, tmp_path / "run", "--limit", 1, "--ray", "auto", "--workers", 3)
+        refused = CliRunner().invoke(app, ["eval", *map(str, arguments)])
+    assert refused.exit_code == 2
+    assert "has 2 cores, and 3 workers" in " ".join(refused.output.split())
