@@ -28,6 +28,12 @@ class Settings(BaseSettings):
         default=None, description="Collector that spans of all runs are sent to; without it there are none."
     )
 
+    allow: str | None = Field(
+        default=None,
+        description="What questions may name beside what dubito brings, as setting=value separated by spaces, such as "
+        "corpus=notes.index llm=vllm:http://127.0.0.1:8000/v1; without it everything.",
+    )
+
     @property
     def cache(self) -> Path:
         """The cache folder with `~` expanded."""

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from ... import __version__
 from ...errors import UserFault
 from ...graphs.registry import graph_named, graph_names
+from ...models.offer import Forbidden, Offer
 from ...traces.recording import assembled
 from ..context import context_for
 from ..screen import counted
@@ -30,7 +31,6 @@ from .asking import Asked
 from .filled import render
 from .form import form_of
 from .guard import Guard
-from .offer import Forbidden, Offer
 
 if TYPE_CHECKING:
     from ...graphs.registry import Graph

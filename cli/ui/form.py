@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args, get_origin
 
+from ...models.offer import Offer
 from ...state.context import PRESET, BaseContext
-from .offer import Offer
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 import typer
 
 from ...errors import UserFault
 from ..processes import interruptible
+
+if TYPE_CHECKING:
+    from ...models.offer import Offer
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,22 @@ def serve(job: Job) -> None:
             "add --everybody-may-ask if that is meant."
         )
     from .app import create_app  # noqa: PLC0415 - an extra
-    from .offer import offered  # noqa: PLC0415 - what is heavy loads when it is needed
     from .server import Server  # noqa: PLC0415 - an extra
 
-    app = create_app(offered(job.corpora, job.llm, job.allow), host=job.host, at_once=job.at_once)
+    app = create_app(page_offer(job.corpora, job.llm, job.allow), host=job.host, at_once=job.at_once)
     with _listening(job.host, job.port) as listener:
         typer.echo(f"Ask on {_url(listener)} (Ctrl-C ends it)")
         sys.stdout.flush()
         with interruptible(), contextlib.suppress(KeyboardInterrupt):
             Server(app).run(sockets=[listener])
+
+
+def page_offer(corpora: Sequence[str], llm: str | None, others: Iterable[str]) -> Offer:
+    """The offer of a command line: `--corpus`, `--llm` and `--allow SETTING=VALUE`; raises as `offered`."""
+    from ...models.offer import offered  # noqa: PLC0415 - what is heavy loads when it is needed
+
+    given = [*(f"corpus={corpus}" for corpus in corpora), *([f"llm={llm}"] if llm else []), *others]
+    return offered(given, "--allow", "have it added by --allow {name}={value} when dubito ui is started")
 
 
 def _is_loopback(host: str) -> bool:

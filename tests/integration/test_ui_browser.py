@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from dubito.cli.ui.app import create_app
-from dubito.cli.ui.offer import offered
 from dubito.cli.ui.server import Server
+from dubito.cli.ui.serving import page_offer
 from dubito.errors import CapabilityMissing
 from dubito.models.resources import Resources
 from dubito.tests.scripted import PLAN, QUERY, VECTORS, ScriptedChat, ScriptedRetriever
@@ -153,7 +153,7 @@ def serve() -> Iterator[Callable[..., str]]:
 
     def start(llm: ScriptedChat, **more: Any) -> str:
         retriever = ScriptedRetriever(QUERY, VECTORS, [f"{HOSTILE} {i}" for i in range(len(VECTORS))])
-        app = create_app(offered([], None, []), resources=Resources(llm=llm, retriever=retriever), **more)
+        app = create_app(page_offer([], None, []), resources=Resources(llm=llm, retriever=retriever), **more)
         listener = socket.create_server(("127.0.0.1", 0))
         server = Server(app)
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
@@ -249,7 +249,7 @@ def test_faults_are_said_where_they_are_seen(browser, serve):
     browser.run("document.getElementById('question').value = 'Which river?'")
     browser.run("document.getElementById('go').click()")
     browser.until("document.querySelector('#fault')?.textContent.startsWith('corpus')")
-    assert "corpus '/etc' is not on offer on this page" in shown(browser, "#fault")[0]
+    assert "corpus '/etc' is not on offer here" in shown(browser, "#fault")[0]
     browser.run("document.getElementById('set-corpus').value = 'sample'")
     browser.run("document.getElementById('go').click()")
     browser.until("document.querySelector('#fault')?.textContent.startsWith('This model')")

@@ -13,9 +13,10 @@ from dubito.cli.ui.app import Traces
 from dubito.cli.ui.asking import Places
 from dubito.cli.ui.form import form_of
 from dubito.cli.ui.markup import markup
-from dubito.cli.ui.offer import BUILT_IN, FREE, Forbidden, is_text, offered
+from dubito.cli.ui.serving import page_offer
 from dubito.errors import UserFault
 from dubito.graphs.registry import graph_named, graph_names
+from dubito.models.offer import BUILT_IN, FREE, Forbidden, is_text
 from dubito.state.context import BaseContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.seakr import SeaKRContext
@@ -28,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
-PLAIN = offered([], None, [])
+PLAIN = page_offer([], None, [])
 
 ELSEWHERE = {
     "corpus": ["/etc", "sample/../../etc", "Sample", "qdrant:http://127.0.0.1:6333#c", ""],
@@ -87,13 +88,13 @@ def test_a_setting_that_nobody_has_thought_of_may_only_be_what_it_is():
         notes: str = "none"
 
     PLAIN.check(Newer())
-    with pytest.raises(Forbidden, match="notes '/etc' is not on offer on this page: choose none"):
+    with pytest.raises(Forbidden, match="notes '/etc' is not on offer here: choose none"):
         PLAIN.check(Newer(notes="/etc"))
 
 
 def test_what_was_named_is_on_offer_and_comes_first(tmp_path):
     server = "vllm:http://127.0.0.1:9/v1#m"
-    offer = offered([str(tmp_path)], server, ["judge=nli:some/judge", "llm=openai:http://127.0.0.1:9/v1#n"])
+    offer = page_offer([str(tmp_path)], server, ["judge=nli:some/judge", "llm=openai:http://127.0.0.1:9/v1#n"])
     assert offer.values["corpus"] == (str(tmp_path), "sample")
     assert offer.values["llm"] == (server, "openai:http://127.0.0.1:9/v1#n", "embedded")
     assert offer.values["judge"] == ("nli:some/judge", "embedded", "llm")
@@ -117,7 +118,7 @@ def test_what_was_named_is_on_offer_and_comes_first(tmp_path):
 )
 def test_what_cannot_be_offered_is_said_at_the_start(given, said):
     with pytest.raises(UserFault, match=said):
-        offered(*given)
+        page_offer(*given)
 
 
 def test_a_form_has_the_settings_of_the_context_the_common_ones_first():
@@ -147,7 +148,7 @@ def test_an_input_knows_the_settings_words_range_and_options():
 
 
 def test_a_form_begins_with_what_was_named(tmp_path):
-    offer = offered([str(tmp_path)], "vllm:http://127.0.0.1:9/v1#m", [])
+    offer = page_offer([str(tmp_path)], "vllm:http://127.0.0.1:9/v1#m", [])
     corpus, llm, _ = form_of(graph_named("sunar"), offer).common
     assert corpus.value == str(tmp_path)
     assert llm.value == "vllm:http://127.0.0.1:9/v1#m"
@@ -156,7 +157,7 @@ def test_a_form_begins_with_what_was_named(tmp_path):
 
 def test_a_preset_can_be_chosen_where_all_it_names_may_be():
     models = DFRagContext(preset="paper")
-    offer = offered([], models.llm, [f"encoder={models.encoder}"])
+    offer = page_offer([], models.llm, [f"encoder={models.encoder}"])
     form = form_of(graph_named("df_rag"), offer)
     preset = form.common[-1]
     assert (preset.name, [one for one, _ in preset.options]) == ("preset", ["embedded", "paper"])

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from dubito.cli.ui import asking
 from dubito.cli.ui.app import LONGEST_BODY, LONGEST_QUESTION, create_app
-from dubito.cli.ui.offer import offered
+from dubito.cli.ui.serving import page_offer
 from dubito.errors import ModelFault
 from dubito.models.resources import Resources
 from dubito.tests.recorded import RUNS, parsed
@@ -28,7 +28,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 def app_over(llm: Any, texts: tuple[str, ...] = ("zero", "one", "two"), **more: Any) -> Starlette:
     opened = Resources(llm=llm, retriever=ScriptedRetriever([1.0, 0.0], VECTORS, texts), judge=ScriptedJudge())
-    return create_app(offered([], None, []), resources=opened, **more)
+    return create_app(page_offer([], None, []), resources=opened, **more)
 
 
 def chat(answer: str = "the Lune", **more: Any) -> ScriptedChat:
@@ -145,7 +145,7 @@ def test_hostile_text_is_text():
         (body(settings={"k": "0"}), 400, "k is '0' and must be a whole number from 1 to 1000."),
         (body(settings={"selection": "all"}), 400, "selection is 'all' and must be top_k, gmmr, mmr or long_context."),
         (body(settings={"colour": "red"}), 400, "vanilla_rag has no setting 'colour'"),
-        (body(settings={"corpus": "/etc/passwd"}), 403, "corpus '/etc/passwd' is not on offer on this page"),
+        (body(settings={"corpus": "/etc/passwd"}), 403, "corpus '/etc/passwd' is not on offer here"),
         (body(settings={"llm": "vllm:http://10.0.0.1/v1#m"}), 403, "llm 'vllm:http://10.0.0.1/v1#m' is not on offer"),
         (body(settings={"preset": "paper"}), 403, "llm 'vllm:"),
         (body(settings={"k": 3}), 400, "The request is not one of this page: load it anew."),

@@ -1,18 +1,21 @@
-"""What may be chosen on the page: what dubito brings, and what the person who started it named."""
+"""What may be chosen by people whom a server answers: what dubito brings, and what whoever started it named."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ...errors import UserFault, either
-from ...models.resources import QDRANT, corpus_path, open_chat_model
+from ..errors import UserFault, either
+from ..settings import settings
+from .resources import QDRANT, corpus_path, open_chat_model
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from ...state.context import BaseContext
+    from ..state.context import BaseContext
 
 BUILT_IN: Mapping[str, Sequence[str]] = {
     "corpus": ("sample",),
@@ -40,7 +43,9 @@ class Offer:
 
     values: Mapping[str, Sequence[str]]
     named: frozenset[str]
-    """The settings that something was named for; the first of it is what the form begins with."""
+    """The settings that something was named for; the first of it is what a form begins with."""
+    more: str
+    """Who can add to it, and how: a clause in which {name} and {value} stand for a setting."""
 
     def check(self, context: BaseContext) -> None:
         """Raise `Forbidden` for a setting that names something else, its preset's values included.
@@ -54,10 +59,8 @@ class Offer:
             allowed = self.values.get(name, (str(field.default),))
             if value not in allowed:
                 choice = either([one or "none" for one in allowed])
-                raise Forbidden(
-                    f"{name} '{value}' is not on offer on this page: choose {choice}, or have it added by "
-                    f"--allow {name}={value} when dubito ui is started."
-                )
+                more = self.more.format(name=name, value=value)
+                raise Forbidden(f"{name} '{value}' is not on offer here: choose {choice}, or {more}.")
 
     def allows(self, context: BaseContext) -> bool:
         """Would `check` let it pass?"""
@@ -68,21 +71,32 @@ class Offer:
         return True
 
 
-def offered(corpora: Sequence[str], llm: str | None, others: Iterable[str]) -> Offer:
-    """The offer of a command line: `--corpus`, `--llm` and `--allow SETTING=VALUE`.
+@lru_cache(maxsize=1)
+def of_this_process() -> Offer | None:
+    """What DUBITO_ALLOW names, read once; None where it is not set, and everything may be chosen."""
+    allowed = settings().allow
+    if allowed is None:
+        return None
+    try:
+        given = shlex.split(allowed)
+    except ValueError as fault:
+        raise UserFault(f"DUBITO_ALLOW cannot be read ({fault}): close its quotation marks.") from fault
+    return offered(given, "DUBITO_ALLOW", "have {name}={value} added to DUBITO_ALLOW where the server is started")
 
-    Raises `UserFault` for a corpus that is not there, a chat model of no known kind and a setting that is none of
-    these.
+
+def offered(given: Iterable[str], where: str, more: str) -> Offer:
+    """The offer of a list of SETTING=VALUE, beside what needs none.
+
+    where: what the list is called, for messages; more: see `Offer`. Raises `UserFault` for a corpus that is not there,
+    a chat model of no known kind and a setting that can name no file, folder or server.
     """
     named: dict[str, list[str]] = {name: [] for name in BUILT_IN}
-    named["corpus"] += corpora
-    named["llm"] += [llm] if llm else []
-    for one in others:
+    for one in given:
         name, sign, value = one.partition("=")
         if name not in named or not sign or not value:
             raise UserFault(
-                f"--allow takes setting=value, such as --allow judge=nli:my-cross-encoder, for {either(list(named))}, "
-                f"and got '{one}'."
+                f"{where} takes setting=value, such as judge=nli:my-cross-encoder, for {either(list(named))}, and got "
+                f"'{one}'."
             )
         named[name].append(value)
     for corpus in named["corpus"]:
@@ -90,8 +104,8 @@ def offered(corpora: Sequence[str], llm: str | None, others: Iterable[str]) -> O
             raise UserFault(f"There is no corpus at '{corpus}': give an index folder, or a corpus file or folder.")
     for model in named["llm"]:
         open_chat_model(model)
-    values = {name: tuple(dict.fromkeys([*more, *BUILT_IN[name]])) for name, more in named.items()}
-    return Offer(values, frozenset(name for name, more in named.items() if more))
+    values = {name: tuple(dict.fromkeys([*some, *BUILT_IN[name]])) for name, some in named.items()}
+    return Offer(values, frozenset(name for name, some in named.items() if some), more)
 
 
 def is_text(field: FieldInfo) -> bool:
