@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -17,6 +18,7 @@ from langgraph.types import RetryPolicy
 from ..errors import ModelFault, ModelUnavailable
 from ..models.background import run_in_background
 from ..models.metering import Call, Meter, current_meter, watchers
+from ..models.offer import of_this_process
 from ..models.resources import Resources, shared_resources
 from ..models.telemetry import export_if_asked
 from ..state.context import BaseContext
@@ -75,11 +77,15 @@ class Steps(Generic[C]):
         return Step(run, arun, getattr(node, "__name__", "node"))
 
     def route(self, question: Callable[[Any, C], T]) -> Callable[[Any], T]:
-        """A routing function that needs the context too, as one of the state alone."""
+        """A routing function that needs the context too, as one of the state alone.
+
+        Where a caller edits a thread's state there is no run, and so no context: then it is that of the last step.
+        """
 
         @wraps(question)
         def routed(state: Any) -> T:  # noqa: ANN401 - each graph has its own state
-            return question(state, self.context())
+            run: Runtime[C] | None = self._runtime()
+            return question(state, self.context() if run else self._of_last_step(state))
 
         return routed
 
@@ -89,9 +95,7 @@ class Steps(Generic[C]):
         Below a parent graph it may be the parent's: of another technique's context the shared settings hold, and a
         plain dict is read as ours if it names any of our settings; any other context is the parent's own business.
         """
-        runtime: Runtime[C] | None = self._runtime()
-        # none where a caller edits a thread's state: what comes next is then asked without a run
-        given: object = runtime.context if runtime else None
+        given: object = self._runtime().context
         if isinstance(given, self._context):
             return given
         ours = set(self._context.model_fields)
@@ -99,16 +103,24 @@ class Steps(Generic[C]):
             return self._context.model_validate(given.model_dump(include=ours))
         return self._context.model_validate(given if isinstance(given, Mapping) and ours & given.keys() else {})
 
+    def _of_last_step(self, state: Mapping[str, Any]) -> C:
+        remembered = state.get("settings") or {}
+        return self._context.model_validate(
+            {name: value for name, value in remembered.items() if name in self._context.model_fields}
+        )
+
     def _runtime(self) -> Runtime[C]:
         return get_runtime(self._context)
 
     async def _metered(self, node: Node[C], state: Any, fallback: Fallback | None) -> dict[str, Any]:  # noqa: ANN401
-        runtime, name = self._runtime(), str(get_config()["metadata"]["langgraph_node"])
+        runtime, context, name = self._runtime(), self.context(), str(get_config()["metadata"]["langgraph_node"])
+        if offer := await asyncio.to_thread(of_this_process):  # which reads whether the corpora are there
+            offer.check(context)
         meter = _streaming_meter(runtime, name)
         before = current_meter.set(meter)
         start = time.perf_counter()
         try:
-            update = dict(await node(state, self.context(), self._resources or shared_resources()))
+            update = dict(await node(state, context, self._resources or shared_resources()))
         except ModelFault as fault:
             attempt = runtime.execution_info.node_attempt if runtime.execution_info else RETRY.max_attempts
             if attempt < RETRY.max_attempts:
@@ -124,6 +136,8 @@ class Steps(Generic[C]):
             watchers.evidence(state, update["evidence"], seconds)
         # the first step resets `usage` for the thread's new question and is not counted
         update.setdefault("usage", _usage(name, meter.calls, seconds))
+        if state.get("settings") not in (None, settings := context.model_dump(mode="json")):
+            update.setdefault("settings", settings)  # a replay with others
         return update
 
 

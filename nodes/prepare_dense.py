@@ -57,6 +57,7 @@ async def prepare_dense_rag(state: DenseRagState, context: DenseRagContext, reso
         "classified": [],
         "stopped": None,
         "rounds": None,
+        "settings": context.model_dump(mode="json"),
         "usage": None,
         "warnings": None,
     }

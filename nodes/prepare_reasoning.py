@@ -28,7 +28,7 @@ async def prepare_reasoning(state: ReasoningState, context: ReasoningContext, re
     check_capabilities(await resources.llm(context.llm, context.concurrency), context)
     if isinstance(context, SearchingContext):
         await _open_first_stage(context, resources)
-    return _afresh()
+    return _afresh(context)
 
 
 async def prepare_seakr(state: SeaKRState, context: SeaKRContext, resources: Resources) -> dict[str, Any]:
@@ -38,7 +38,7 @@ async def prepare_seakr(state: SeaKRState, context: SeaKRContext, resources: Res
     _check_estimator(llm, context)
     threshold = await asyncio.to_thread(threshold_of, context, llm.name)  # which may read a file
     await open_seakr(context, resources)
-    return {**_afresh(), "threshold": threshold, "conclusions": None}
+    return {**_afresh(context), "threshold": threshold, "conclusions": None}
 
 
 async def open_seakr(context: SeaKRContext, resources: Resources) -> None:
@@ -54,7 +54,7 @@ async def prepare_rounds(state: IterRetgenState, context: IterRetgenContext, res
     check_question(state.get("question"))
     await resources.llm(context.llm, context.concurrency)
     await _open_first_stage(context, resources)
-    return {"rounds": None, "usage": None, "warnings": None}
+    return {"rounds": None, "settings": context.model_dump(mode="json"), "usage": None, "warnings": None}
 
 
 async def _open_first_stage(context: SearchingContext | IterRetgenContext, resources: Resources) -> None:
@@ -75,6 +75,7 @@ def _check_estimator(llm: ChatModel, context: SeaKRContext) -> None:
     )
 
 
-def _afresh() -> dict[str, Any]:
+def _afresh(context: ReasoningContext) -> dict[str, Any]:
     lists = ("rationales", "knowledge", "steps", "queries", "attempts", "usage", "warnings")
-    return {**dict.fromkeys(lists), "draft": None, "query": None, "kept": None, "snippets": [], "ended": None}
+    begun: dict[str, Any] = {"draft": None, "query": None, "kept": None, "snippets": [], "ended": None}
+    return {**dict.fromkeys(lists), **begun, "settings": context.model_dump(mode="json")}

@@ -23,14 +23,16 @@ async def prepare_neighbourhood(
     if query is not None:
         check_question(query)
     await open_all(context, resources)
-    return {"asked": query or state["question"], "usage": None, "warnings": None}
+    settings = context.model_dump(mode="json")
+    return {"asked": query or state["question"], "settings": settings, "usage": None, "warnings": None}
 
 
 async def prepare_sunar(state: SunarState, context: SunarContext, resources: Resources) -> dict[str, Any]:
     """Open what the run needs and begin anew whatever an earlier question of the thread left; raises as above."""
     check_question(state.get("question"))
     await open_all(context, resources)
-    return {"query": None, "hops": None, "library": {}, "meta_evidence": [], "usage": None, "warnings": None}
+    begun = dict.fromkeys(("query", "hops", "usage", "warnings"))
+    return {**begun, "library": {}, "meta_evidence": [], "settings": context.model_dump(mode="json")}
 
 
 async def open_all(context: NeighbourhoodContext, resources: Resources) -> None:

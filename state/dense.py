@@ -38,7 +38,7 @@ class Figures(TypedDict):
 
     responses: r_0 to the context as it is, then r_i to the context with only chunk i rephrased, [n];
     rephrasings: c'_i, the chunk's own text where it could not be probed, [k];
-    link: W, how far each two responses entail each other, [n][n], each 0, 0.5 or 1;
+    link: W, how far each two responses entail each other, [n, n], each 0, 0.5 or 1;
     dse: degree-based semantic entropy (equation 6) in nats, 0 (all agree) to log n (all differ);
     shares: each chunk's own term of it, that of r_i, [k], nats; with r_0's term they add up to `dse`;
     certain: the DSE is at most the threshold, and at least one chunk was probed.

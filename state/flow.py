@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from .records import Chunk, Usage, add_new, add_usage
+from .records import Chunk, Usage, add_new, add_usage, newest
 
 
 class Question(TypedDict):
@@ -29,6 +29,7 @@ class Flow(TypedDict, total=False):
 
     evidence: the chunks the answer is made from, most similar to the question first.
     warnings: what went wrong and was worked around, one sentence each.
+    settings: what the last step ran with, in graphs whose routing depends on it: who edits a thread's state gives none.
     """
 
     question: str
@@ -36,6 +37,7 @@ class Flow(TypedDict, total=False):
     evidence: list[Chunk]
     usage: Annotated[Usage, add_usage]
     warnings: Annotated[list[str], add_new]
+    settings: Annotated[dict[str, Any], newest]
 
 
 class Grounded(TypedDict, total=False):

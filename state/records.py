@@ -87,3 +87,8 @@ def add_new(left: list[T] | None, right: list[T] | None) -> list[T]:
 def merge(left: dict[str, T] | None, right: dict[str, T] | None) -> dict[str, T]:
     """Add a parallel node's entries; None on the right begins anew."""
     return {} if right is None else {**(left or {}), **right}
+
+
+def newest(left: T | None, right: T) -> T:
+    """Keep what was written last, of parallel nodes' equal values any."""
+    return right

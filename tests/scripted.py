@@ -531,25 +531,28 @@ def resources(llm: ScriptedChat, vectors: list[list[float]] | None = None, texts
     return Resources(llm=llm, retriever=ScriptedRetriever(QUERY, chosen, texts or ()))
 
 
-async def walk(graph: Any, given: Any, context: Any = None) -> tuple[Any, list[str], list[list[str]]]:
+async def walk(
+    graph: Any, given: Any, context: Any = None, config: Any = None
+) -> tuple[Any, list[str], list[list[str]]]:
     """The final state, the nodes that ran, step by step, and those of each run of a subgraph.
 
     A step is named by its nodes: `one`, `one*3` where it ran three times at once, `one+other` where both did. Every
-    update of a node is seen to be plain JSON.
+    update of a node is seen to be plain JSON, but for a conversation's messages.
     """
     state: Any = None
     ran: dict[tuple[str, ...], dict[int, Counter[str]]] = {}
     modes = ["debug", "values"]
-    stream = graph.astream(given, context=context, stream_mode=modes, subgraphs=True)
+    stream = graph.astream(given, config, context=context, stream_mode=modes, subgraphs=True)
     async for namespace, mode, part in stream:
         if mode == "values" and not namespace:
             state = part
         elif mode == "debug" and part["type"] == "task_result":
             task = part["payload"]
-            assert json.loads(json.dumps(task["result"])) == task["result"]
+            plain = {key: value for key, value in task["result"].items() if key != "messages"}
+            assert json.loads(json.dumps(plain)) == plain
             ran.setdefault(namespace, {}).setdefault(part["step"], Counter())[task["name"]] += 1
     paths = {where: [_step(nodes) for _, nodes in sorted(steps.items())] for where, steps in ran.items()}
-    return state, paths.pop(()), list(paths.values())
+    return state, paths.pop((), []), list(paths.values())
 
 
 def _step(nodes: Counter[str]) -> str:

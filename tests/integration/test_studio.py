@@ -7,23 +7,26 @@ as they come, with the models that ship as packages.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import uuid
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.request import urlopen
 
 import dubito
@@ -45,6 +48,7 @@ from werkzeug import Request, Response
 pytest.importorskip("langgraph_api", reason='install the dev server: pip install -e ".[studio]"')
 from langgraph.pregel.remote import RemoteGraph
 from langgraph_sdk import get_client
+from langgraph_sdk.errors import NotFoundError
 
 pytestmark = [pytest.mark.studio, pytest.mark.timeout(240)]
 
@@ -79,9 +83,13 @@ REWRITTEN = "To say it in another way, "
 
 @dataclass
 class ScriptedServer:
-    """An OpenAI-compatible server: a planner, an evaluator, a generator, and embeddings by the words of a text."""
+    """An OpenAI-compatible server: a planner, an evaluator, a generator, and embeddings by the words of a text.
+
+    answer: what its generator says from passages.
+    """
 
     http: HTTPServer
+    answer: str = "Beatrix Hale"
     asked: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -124,11 +132,14 @@ class ScriptedServer:
             role, text = "self-evaluation", "no"
         else:
             # an answer that does not survive a rephrasing
-            role, text = "generator", "Somebody else" if REWRITTEN in user else "Beatrix Hale"
+            role, text = "generator", self.answer if "<passage" in user and REWRITTEN not in user else "Somebody else"
         self.asked.append((role, user))
-        message = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        one = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        if body.get("logprobs"):
+            one["logprobs"] = {"content": _tokens(text)}
+        choices = [{"index": place, **one} for place in range(body.get("n") or 1)]
         usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-        return _json({"id": "x", "object": "chat.completion", "choices": [message], "usage": usage})
+        return _json({"id": "x", "object": "chat.completion", "choices": choices, "usage": usage})
 
     def embed(self, request: Request) -> Response:
         texts = json.loads(request.data)["input"]
@@ -145,6 +156,12 @@ def _json(body: object) -> Response:
     return Response(json.dumps(body), content_type="application/json")
 
 
+def _tokens(text: str) -> list[dict[str, Any]]:
+    """A token a word, as vLLM gives them; all are certain but for `the`."""
+    parts = re.findall(r"\s*\S+", text)
+    return [{"token": one, "logprob": -2.5 if one == " the" else 0.0, "top_logprobs": []} for one in parts]
+
+
 def _words(text: str) -> list[float]:
     row = [0.0] * 64
     for word in text.lower().split():
@@ -152,50 +169,79 @@ def _words(text: str) -> list[float]:
     return row
 
 
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[ScriptedServer]:
+@contextmanager
+def serving(answer: str) -> Iterator[ScriptedServer]:
     with HTTPServer(host="127.0.0.1", port=0, threaded=True) as http:
-        server = ScriptedServer(http)
+        server = ScriptedServer(http, answer)
         http.expect_request("/v1/chat/completions").respond_with_handler(server.chat)
         http.expect_request("/v1/embeddings").respond_with_handler(server.embed)
         yield server
 
 
-@dataclass(frozen=True)
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[ScriptedServer]:
+    with serving("Beatrix Hale") as server:
+        yield server
+
+
+@dataclass
 class DevServer:
-    url: str
-    log: Path
+    """`langgraph dev`, which keeps its threads in its folder."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = _dev(self.folder, self.port, log)
+        _wait_for(self, self.process)
+
+    def end(self) -> None:
+        if self.process:
+            _end(self.process)
+
+
+def _dev(folder: Path, port: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("LANGSMITH_", "LANGCHAIN_"))}
+    executable = shutil.which("langgraph", path=str(Path(sys.executable).parent)) or shutil.which("langgraph")
+    assert executable, "the dev server's command is missing"
+    options = ["--no-browser", "--no-reload", "--n-jobs-per-worker", "4"]  # by default it runs one question at a time
+    return subprocess.Popen(
+        [executable, "dev", *options, "--host", "127.0.0.1", "--port", str(port)],
+        cwd=folder,
+        env={**plain, "LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"},
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
 
 @pytest.fixture(scope="module")
 def dev_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    """`langgraph dev` in a folder that holds nothing but our `langgraph.json`, so without state of earlier runs."""
+    """In a folder that holds nothing but our `langgraph.json`, so without state of earlier runs."""
     folder = tmp_path_factory.mktemp("studio")
     shutil.copy(LANGGRAPH_JSON, folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = DevServer(f"http://127.0.0.1:{port}", folder / "log")
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("LANGSMITH_", "LANGCHAIN_"))}
-    executable = shutil.which("langgraph", path=str(Path(sys.executable).parent)) or shutil.which("langgraph")
-    assert executable, "the dev server's command is missing"
-    with server.log.open("wb") as log:
-        process = subprocess.Popen(
-            [executable, "dev", "--no-browser", "--no-reload", "--host", "127.0.0.1", "--port", str(port)],
-            cwd=folder,
-            env={**plain, "LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    server = DevServer(folder, port)
     try:
-        _wait_for(server, process)
+        server.start()
         yield server
     finally:
-        _end(process)
+        server.end()
 
 
 def _wait_for(server: DevServer, process: subprocess.Popen[bytes]) -> None:
@@ -534,6 +580,144 @@ async def test_seakrs_baselines_run_too(studio: Any, scripted: ScriptedServer, g
     assert bool(result["evidence"]) == (graph != "cot")
 
 
+@dataclass(frozen=True)
+class Fork:
+    """A run, edited before its first step `before` as if `node` had just written `values`.
+
+    values: of the state there; shows: whether the result, or what the models were asked, is what the edit asks for.
+    """
+
+    before: str
+    node: str
+    values: Callable[[dict[str, Any]], dict[str, Any]]
+    shows: Callable[[dict[str, Any], str], bool]
+    settings: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=lambda: QUESTION)
+
+
+LETTER = {"id": "mine", "doc_id": "mine", "title": "A letter", "text": "Hale was born in Torvane."}
+SIMILAR = {"judge": "similarity:0.9"}
+NEARBY = {**SIMILAR, "budget": 6, "batch": 3, "samples": 2, "k": 2}
+
+
+def searches() -> Fork:
+    """Something else than what the step asks for is looked up."""
+    return Fork(
+        "search", "query", lambda state: {"query": "Torvane"}, lambda out, _: out["steps"][0]["query"] == "Torvane"
+    )
+
+
+FORKS = {
+    "cot": Fork(
+        "append",
+        "draft",
+        lambda state: {"draft": {**state["draft"], "rationale": "Hale was born in Torvane."}},
+        lambda out, _: out["steps"][0]["rationale"] == "Hale was born in Torvane.",
+    ),
+    "ircot": replace(searches(), settings={"max_docs": 1}),
+    "flare": replace(searches(), settings={"max_docs": 1}),
+    "iter_retgen": Fork(
+        "generate",
+        "retrieve",
+        lambda state: {"evidence": [LETTER]},
+        lambda out, asked: "in Torvane." in asked and len(out["rounds"]) == 3,
+        {"rounds": 3},
+    ),
+    "vanilla_rag": Fork(
+        "generate", "retrieve", lambda state: {"evidence": [LETTER]}, lambda out, asked: "in Torvane." in asked
+    ),
+    "dense": Fork(
+        "entail",
+        "answer",
+        lambda state: {"replies": {"(original)": "Torvane"}},
+        lambda out, _: out["responses"][0] == out["answer"] == "Torvane",
+        SIMILAR,
+        {**QUESTION, "chunks": ["Beatrix Hale founded the Herald.", "The Herald printed The Salt Road."]},
+    ),
+    "dense_rag": Fork(
+        "self_evaluate",
+        "dense",
+        lambda state: {"question": "Who was born in Torvane?"},
+        lambda out, asked: "Who was born in Torvane?" in asked and out["stopped"] == "nothing_left",
+        {**SIMILAR, "chunker": "words:40", "adaptive": False, "k": 3},
+    ),
+    "neighbourhood": Fork(
+        "rerank",
+        "explore",
+        lambda state: {"asked": "Who was born in Torvane?"},
+        lambda out, asked: "Torvane" in asked,
+        NEARBY,
+    ),
+    "sunar": Fork(
+        "note",
+        "neighbourhood",
+        lambda state: {"answer": "Torvane"},
+        lambda out, asked: out["hops"][0]["answer"] == "Torvane" and out["changed"] is False,
+        {**NEARBY, "meta_evidence": False},
+    ),
+    "seper": Fork(
+        "sample",
+        "prepare",
+        lambda state: {"evidence": [LETTER]},
+        lambda out, asked: (
+            out["seper"] == 1 and out["seper_without"] < 0.05 and "in Torvane." in asked  # the similarity of two names
+        ),
+        {**SIMILAR, "n": 2},
+        {**QUESTION, "answers": ["Beatrix Hale"], "chunks": ["The Herald printed The Salt Road."]},
+    ),
+    "df_rag_chat": Fork(
+        "df_rag",
+        "listen",
+        lambda state: {"question": "Who was born in Torvane?"},
+        lambda out, asked: "Who was born in Torvane?" in asked and out["messages"][-1]["content"] == "Beatrix Hale",
+        {"evaluator": "report"},
+        {"messages": [{"role": "user", "content": QUESTION["question"]}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("graph", FORKS)
+async def test_every_graph_goes_on_from_an_edited_step(studio: Any, scripted: ScriptedServer, graph: str) -> None:
+    wanted = FORKS[graph]
+    known = CONTEXTS[graph].model_fields
+    models = {"graph_encoder": scripted.models["encoder"]} if "graph_encoder" in known else {}
+    context = {**scripted.models, **models, **wanted.settings}
+    thread = (await studio.threads.create())["thread_id"]
+    whole = await studio.runs.wait(thread, graph, input=wanted.given, context=context)
+    history = await studio.threads.get_history(thread, limit=100)
+    at = next(one for one in reversed(history) if wanted.before in one["next"])
+    assert "Torvane" not in str(whole["answer"])
+    before = len(scripted.asked)
+    edited = await studio.threads.update_state(
+        thread, wanted.values(at["values"]), as_node=wanted.node, checkpoint=at["checkpoint"]
+    )
+    offered = (await studio.threads.get_state(thread, checkpoint=edited["checkpoint"]))["next"]
+    assert set(offered) == set(at["next"]), "routed by the settings of the run, though an edit has none"
+    result = await studio.runs.wait(thread, graph, input=None, context=context, checkpoint=edited["checkpoint"])
+    assert wanted.shows(result, str(scripted.asked[before:]))
+    spent = (at["values"].get("usage") or {"calls": 0})["calls"]
+    assert result["usage"]["calls"] == spent + len(scripted.asked) - before, "no call counts twice"
+
+
+async def test_a_reviewed_answer_is_edited_before_it_is_shown_again(studio: Any, scripted: ScriptedServer) -> None:
+    context = {**scripted.models, **SIMILAR, "chunker": "words:40", "adaptive": False, "refinement": "off", "k": 3}
+    thread = (await studio.threads.create())["thread_id"]
+    await studio.runs.wait(thread, "dense_rag_reviewed", input=QUESTION, context=context)
+    stopped = await studio.threads.get_state(thread)
+    assert stopped["next"] == ["review"]
+    edited = await studio.threads.update_state(
+        thread, {"answer": "Torvane"}, as_node="dense_rag", checkpoint=stopped["checkpoint"]
+    )
+    before = len(scripted.asked)
+    shown = await studio.runs.wait(
+        thread, "dense_rag_reviewed", input=None, context=context, checkpoint=edited["checkpoint"]
+    )
+    assert shown["__interrupt__"][0]["value"]["answer"] == "Torvane"
+    result = await studio.runs.wait(thread, "dense_rag_reviewed", command={"resume": "accept"}, context=context)
+    assert (result["answer"], result["decisions"]) == ("Torvane", [{"action": "accept"}])
+    assert len(scripted.asked) == before
+
+
 async def test_a_run_replays_from_a_checkpoint(studio: Any, scripted: ScriptedServer) -> None:
     thread, checkpoints = await finished(studio, scripted.context)
     sets = scripted.roles()["evaluator"]
@@ -632,6 +816,12 @@ async def test_a_fault_is_shown_as_its_sentence(studio: Any, scripted: ScriptedS
     assert len(scripted.asked) == before, "no model was called"
 
 
+async def test_an_empty_message_of_a_chat_is_refused_in_a_sentence(studio: Any, scripted: ScriptedServer) -> None:
+    given = {"messages": [{"role": "user", "content": " "}]}
+    result = await studio.runs.wait(None, "df_rag_chat", input=given, context=scripted.context, raise_error=False)
+    assert (result["__error__"]["error"], result["__error__"]["message"]) == ("UserFault", EMPTY)
+
+
 async def test_a_chat_front_end_sends_messages_and_gets_one_back(studio: Any, scripted: ScriptedServer) -> None:
     thread = (await studio.threads.create())["thread_id"]
     name = await assistant(studio, "df_rag_chat")
@@ -657,10 +847,92 @@ async def test_the_graphs_are_tools_of_an_mcp_client(dev_server: DevServer, scri
     assert inputs == {name: INPUTS.get(name, {"question"}) for name in described}
 
 
+async def test_an_empty_question_through_mcp_is_refused(dev_server: DevServer) -> None:
+    """LangGraph's server tells an MCP client the fault's kind alone; the sentence is in its log."""
+    call = {"name": "df_rag", "arguments": {"question": " "}}
+    async with httpx.AsyncClient(headers={"accept": "application/json, text/event-stream"}, timeout=60) as http:
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        told = (await http.post(f"{dev_server.url}/mcp", json=asked)).json()
+    assert told["result"]["isError"]
+    assert told["result"]["content"] == [{"type": "text", "text": "UserFault"}]
+
+
 async def test_the_server_is_a_remote_graph(dev_server: DevServer, scripted: ScriptedServer) -> None:
     remote = RemoteGraph("df_rag", url=dev_server.url)
     result = await remote.ainvoke(QUESTION, context=scripted.context)
     assert result["answer"] == "Beatrix Hale"
+
+
+# --- several users, and a server that is started again ---
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody with a model server and a corpus of their own."""
+
+    server: ScriptedServer
+    town: str
+    folder: Path
+
+    @property
+    def context(self) -> dict[str, Any]:
+        documents = [{"id": f"{self.town}-{i}", "text": f"Paper {i} is printed in {self.town}."} for i in range(6)]
+        corpus = self.folder / f"{self.town}.jsonl"
+        corpus.write_text("\n".join(map(json.dumps, documents)))
+        return {**self.server.models, "corpus": str(corpus), "k": 3}
+
+
+async def test_two_users_at_once_do_not_meet(studio: Any, tmp_path: Path) -> None:
+    with serving("Ada of Kirkby") as first, serving("Bo of Ashby") as second:
+        users = [User(first, "Kirkby", tmp_path), User(second, "Ashby", tmp_path)]
+        runs = [
+            (user, graph, number)
+            for number in range(2)
+            for graph in ("vanilla_rag", "df_rag", "dense")
+            for user in users
+        ]
+
+        async def ask(user: User, graph: str, number: int) -> Any:
+            more = {"df_rag": {"evaluator": "report"}, "dense": {**SIMILAR, "chunker": "words:100"}}.get(graph, {})
+            asked = {"question": f"Which paper {number} is printed in {user.town}?"}
+            return await studio.runs.wait(None, graph, input=asked, context={**user.context, **more})
+
+        results = await asyncio.gather(*(ask(*one) for one in runs))
+    for (user, _, _), result in zip(runs, results, strict=True):
+        assert result["answer"] == user.server.answer
+        assert len(result["evidence"]) == 3
+        assert {chunk["doc_id"].partition("-")[0] for chunk in result["evidence"]} == {user.town}
+    for user, other in zip(users, reversed(users), strict=True):
+        assert all(other.town not in prompt for _, prompt in user.server.asked)
+        spent = sum(result["usage"]["calls"] for one, result in zip(runs, results, strict=True) if one[0] is user)
+        assert spent == len(user.server.asked)
+
+
+async def test_a_server_that_is_started_again_goes_on_where_it_was(
+    dev_server: DevServer, scripted: ScriptedServer
+) -> None:
+    remote = RemoteGraph("df_rag", url=dev_server.url)
+    async with get_client(url=dev_server.url) as client:
+        thread = (await client.threads.create())["thread_id"]
+        config: Any = {"configurable": {"thread_id": thread}}
+        await client.runs.wait(
+            thread, "df_rag", input=QUESTION, context=scripted.context, interrupt_before=["generate"]
+        )
+        before: Any = await client.threads.get_state(thread)
+    await asyncio.to_thread(dev_server.end)
+    async with httpx.AsyncClient() as http:
+        with pytest.raises(httpx.ConnectError):
+            await http.get(f"{dev_server.url}/threads/{thread}/state")
+    await asyncio.to_thread(dev_server.start)
+    after = await remote.aget_state(config)
+    assert (list(after.next), after.values) == (before["next"], before["values"])
+    asked = len(scripted.asked)
+    result: Any = await remote.ainvoke(None, config, context=scripted.context)
+    assert result["answer"] == "Beatrix Hale"
+    assert scripted.roles(asked) == {"generator": 1}
+    assert result["usage"]["calls"] == before["values"]["usage"]["calls"] + 1
+    with pytest.raises(NotFoundError):
+        await remote.aget_state({"configurable": {"thread_id": str(uuid.uuid4())}})
 
 
 # --- the graphs as they come ---
