@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import BaseModel, Field
 
@@ -19,6 +20,9 @@ DESCRIPTION = (
     "Answers a question from a corpus of documents. Ask one full question in plain words; the tool knows nothing of "
     "the conversation."
 )
+
+OWN_LIMITS: RunnableConfig = {"recursion_limit": 10_000}
+"""Our graphs end by their own limits; LangChain's for what runs below a tool, 25 steps, would end them before."""
 
 NO_ANSWER = "No answer was found in the documents."
 
@@ -52,13 +56,13 @@ def as_tool(
 
     def ask(question: str) -> tuple[str, dict[str, Any]]:
         try:
-            return told(compiled.invoke({"question": question}, context=context))
+            return told(compiled.invoke({"question": question}, OWN_LIMITS, context=context))
         except DubitoError as fault:
             raise ToolException(str(fault)) from fault
 
     async def ask_async(question: str) -> tuple[str, dict[str, Any]]:
         try:
-            return told(await compiled.ainvoke({"question": question}, context=context))
+            return told(await compiled.ainvoke({"question": question}, OWN_LIMITS, context=context))
         except DubitoError as fault:
             raise ToolException(str(fault)) from fault
 

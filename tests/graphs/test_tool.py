@@ -10,7 +10,14 @@ from dubito.errors import ModelFault, UserFault
 from dubito.graphs.tool import as_tool
 from dubito.models.resources import Resources
 from dubito.state.vanilla_rag import VanillaRagContext
-from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
+from dubito.tests.scripted import (
+    Explorer,
+    ListedRetriever,
+    ScriptedChat,
+    ScriptedEncoder,
+    ScriptedReranker,
+    ScriptedRetriever,
+)
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -70,6 +77,22 @@ async def test_what_cannot_be_answered_is_told_to_the_agent(question: str, llm: 
 def test_an_empty_answer_is_said_in_words() -> None:
     tool = as_tool("vanilla_rag", resources=resources(ScriptedChat(reply=lambda system, user: "")))
     assert tool.invoke({"question": "Q?"}) == "No answer was found in the documents."
+
+
+async def test_a_tool_has_the_steps_that_its_graph_needs() -> None:
+    """A neighbourhood takes three steps a batch; what LangChain runs below a tool may otherwise take 25."""
+    documents = [f"n{number}" for number in range(12)]
+    opened = Resources(
+        Explorer(),
+        ScriptedEncoder(),
+        ListedRetriever(lambda query: documents),
+        reranker=ScriptedReranker(lambda query, name: 0.5),
+    )
+    settings = {"batch": 1, "budget": 12, "penalty": "none"}
+    tool = as_tool("neighbourhood", settings, resources=opened)
+    call = {**CALL, "name": "neighbourhood"}
+    for message in (await tool.ainvoke(call), tool.invoke(call)):
+        assert (message.status, len(message.artifact["scored"])) == ("success", 12)
 
 
 def test_an_unknown_graph_is_refused() -> None:
