@@ -43,7 +43,6 @@ from .ui_verb import ui
 app = typer.Typer(
     cls=Verbs,
     name="dubito",
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -11,6 +11,7 @@ import typer
 
 from ..errors import UserFault, either
 from ..graphs.registry import graph_named, graph_names
+from . import completion
 from .context import context_for
 from .options import Chunker, Corpus, Encoder, K, Llm, Preset
 from .screen import console, help_lines, print_json
@@ -37,7 +38,9 @@ def ask(
         str | None, typer.Argument(metavar="QUESTION", help="The question; '-' or nothing reads it from a pipe.")
     ] = None,
     *,
-    graph: Annotated[str, typer.Option(metavar="NAME", help=f"{either(graph_names())}.")] = "df_rag",
+    graph: Annotated[
+        str, typer.Option(metavar="NAME", help=f"{either(graph_names())}.", autocompletion=completion.graphs)
+    ] = completion.DEFAULT,
     corpus: Corpus = None,
     llm: Llm = None,
     encoder: Encoder = None,
@@ -47,7 +50,10 @@ def ask(
     assignments: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Any other setting of the graph, repeatable; a wrong name lists them."
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other setting of the graph, repeatable; a wrong name lists them.",
+            autocompletion=completion.settings,
         ),
     ] = None,
     answers: Annotated[

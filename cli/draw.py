@@ -9,13 +9,16 @@ import typer
 
 from ..errors import UserFault, either
 from ..graphs.registry import graph_named, graph_names
+from . import completion
 from .screen import help_lines
 
 EXAMPLES = help_lines("Examples", "dubito draw df_rag", "dubito draw vanilla_rag --out vanilla_rag.mmd")
 
 
 def draw(
-    graph: Annotated[str, typer.Argument(metavar="GRAPH", help=f"{either(graph_names())}.")] = "df_rag",
+    graph: Annotated[
+        str, typer.Argument(metavar="GRAPH", help=f"{either(graph_names())}.", autocompletion=completion.graphs)
+    ] = completion.DEFAULT,
     *,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file, not to the terminal.")] = None,
 ) -> None:

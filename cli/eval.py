@@ -12,6 +12,7 @@ import typer
 
 from ..errors import UserFault, either
 from ..graphs.registry import graph_names
+from . import completion
 from .options import Chunker, Encoder, K, Llm, Preset
 from .screen import help_lines
 
@@ -32,6 +33,7 @@ def evaluate(
         typer.Argument(
             metavar="SYSTEM...",
             help=f"GRAPH, GRAPH:name=value,... or NAME=GRAPH:...; a GRAPH is {either(graph_names())}.",
+            autocompletion=completion.graphs,
         ),
     ] = None,
     *,
