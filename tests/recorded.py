@@ -10,12 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from dubito.cli.watch import follow
-from dubito.graphs import dense, dense_rag, df_rag, neighbourhood, seper, sunar, vanilla_rag
+from dubito.graphs import (
+    cot,
+    dense,
+    dense_rag,
+    df_rag,
+    flare,
+    ircot,
+    iter_retgen,
+    neighbourhood,
+    seakr,
+    seper,
+    sunar,
+    vanilla_rag,
+)
 from dubito.models.resources import Resources
+from dubito.state.baselines import FlareContext, IRCoTContext, IterRetgenContext
 from dubito.state.dense import DenseContext
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.neighbourhood import NeighbourhoodContext
+from dubito.state.reasoning import ReasoningContext
+from dubito.state.seakr import SeaKRContext
 from dubito.state.seper import SePerContext
 from dubito.state.sunar import SunarContext
 from dubito.state.vanilla_rag import VanillaRagContext
@@ -28,12 +44,14 @@ from dubito.tests.scripted import (
     Explorer,
     ListedRetriever,
     Reader,
+    Reasoner,
     ScriptedChat,
     ScriptedEncoder,
     ScriptedGraph,
     ScriptedJudge,
     ScriptedReranker,
     ScriptedRetriever,
+    doubted,
     resources,
 )
 from dubito.traces.run import Run
@@ -121,6 +139,53 @@ def seper_run(**settings: Any) -> Run:
     return Run(seper.build(opened).compile(name="seper"), QUESTION, context, {"answers": ["one", "1"]})
 
 
+SENTENCES = (
+    "The founder of the mill that gave the town its name is Ada, who came down the valley as a weaver's daughter.",
+    "Ada was born in Kirkby, a village of slate roofs a day's walk above the town, as two of her letters say.",
+    "So the final answer is: the Lune.",
+)
+
+
+def _reasoner() -> Reasoner:
+    """Uncertain of its second sentence by itself, most certain of it with the first snippet; a word of it unlikely."""
+    return Reasoner(
+        step=lambda shown, said: doubted(SENTENCES[len(said)], Kirkby=0.5 if len(said) == 1 and not shown else 1.0),
+        whole=lambda shown: f"{SENTENCES[0 if 'a' in shown else 1]} So the final answer is: the Lune.",
+        uncertainty=lambda kind, shown, said: -6.5 if shown or len(said) != 1 else -4.0,
+    )
+
+
+def _reasoning_run(name: str, build: Any, context: Any) -> Run:
+    found = ListedRetriever(lambda query: ["a", "b"] if query == QUESTION else ["b", "c"])
+    opened = Resources(_reasoner(), ScriptedEncoder(), found, judge=ScriptedJudge())
+    return Run(build(opened).compile(name=name), QUESTION, context)
+
+
+def seakr_run() -> Run:
+    """Three sentences, something is looked up for the second."""
+    return _reasoning_run("seakr", seakr.build, SeaKRContext(threshold="-6", samples=2, k=2))
+
+
+def cot_run() -> Run:
+    """Three sentences."""
+    return _reasoning_run("cot", cot.build, ReasoningContext())
+
+
+def ircot_run() -> Run:
+    """Something is looked up for each sentence."""
+    return _reasoning_run("ircot", ircot.build, IRCoTContext())
+
+
+def flare_run() -> Run:
+    """Something is looked up for the second sentence."""
+    return _reasoning_run("flare", flare.build, FlareContext())
+
+
+def iter_retgen_run() -> Run:
+    """Two rounds; the second finds one snippet that the first did not."""
+    return _reasoning_run("iter_retgen", iter_retgen.build, IterRetgenContext(k=2))
+
+
 RUNS = {
     "vanilla_rag": vanilla_run,
     "df_rag": df_rag_run,
@@ -129,6 +194,11 @@ RUNS = {
     "sunar": sunar_run,
     "neighbourhood": neighbourhood_run,
     "seper": seper_run,
+    "seakr": seakr_run,
+    "cot": cot_run,
+    "ircot": ircot_run,
+    "flare": flare_run,
+    "iter_retgen": iter_retgen_run,
 }
 
 

@@ -29,6 +29,10 @@ class Row:
     marked: bool = False
 
 
+WIDEST_BESIDE, LONGEST_BESIDE = 44, 18
+"""Characters: of columns together that stand beside one another on a phone, of words that may stand in one there."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows under headings. matrix: cells are small squares, the first of each row its name."""
@@ -43,6 +47,17 @@ class Table:
     def is_numeric(self, column: int) -> bool:
         """Does a column, from 0, hold numbers?"""
         return any(row.cells[column].number for row in self.rows if len(row.cells) > column)
+
+    @property
+    def stacks(self) -> bool:
+        """On a phone, do a row's cells stand below one another? Words do that are too wide for it; figures do not."""
+        if self.matrix:
+            return False
+        cells = [cell for row in self.rows for cell in row.cells]
+        if all(cell.number or len(cell.text) <= LONGEST_BESIDE for cell in cells):
+            return False
+        columns = zip(*([Cell(name) for name in self.columns], *(row.cells for row in self.rows)), strict=False)
+        return sum(max(len(cell.text) for cell in column) for column in columns) > WIDEST_BESIDE
 
 
 @dataclass(frozen=True)

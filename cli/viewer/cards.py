@@ -93,7 +93,7 @@ def _card(step: Step, siblings: Sequence[Step], seen: dict[str, int]) -> Card:
     cost = cost_of(step.all_calls)
     facts = [times(step), duration(step.seconds)]
     if cost.calls:
-        facts.append(f"{counted(cost.calls, 'model call')}, {cost.read:,} + {cost.written:,} tokens")
+        facts.append(f"{counted(cost.calls, 'model call')}, {cost.read:,} tokens read, {cost.written:,} written")
     remarks = [f"{len(step.tasks)} in parallel"] if len(step.tasks) > 1 else []
     remarks += [f"beside {', '.join(others)}"] if (others := beside(step, siblings)) else []
     fault = "failed" if step.errors else "not finished" if step.unfinished else ""

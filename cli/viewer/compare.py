@@ -38,8 +38,8 @@ def comparison(a: Recording, b: Recording) -> RenderableType:
     for heading, shown in (
         ("Settings", _settings(a, b)),
         ("Answer", _answers(a, b)),
-        ("Evidence", _evidence(a, b)),
-        ("Steps", _steps(a, b)),
+        ("Evidence: its place in each", _evidence(a, b)),
+        ("Steps: - only in A, + only in B", _steps(a, b)),
         ("Cost", _cost(a, b)),
     ):
         parts += [Text(), Text(heading, "dim"), shown]

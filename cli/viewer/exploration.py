@@ -7,13 +7,13 @@ from typing import Any
 
 from .blocks import Dot, Flow, Line, figure, scaled
 
-WIDTH, HEIGHT, TOP = 148, 24, 46
+WIDTH, HEIGHT, TOP = 196, 24, 46
 """Pixels of a column, of a document in it, of what stands above."""
 
-LONGEST_LABEL = 17
+LONGEST_LABEL = 23
 """Characters of a title beside its document."""
 
-CHARACTER = 6.5
+CHARACTER = 7.0
 """Pixels of one of them, about."""
 
 MOST_BATCHES = 12

@@ -11,6 +11,7 @@ from ...errors import UserFault
 from ...traces.pages import environment
 from ...traces.recording import Recording
 from ..screen import duration
+from .about import ABOUT
 from .blocks import figure
 from .cards import cards
 from .facts import answer_of, cost_of, evidence_of, settings_of, state_of, title_of, warnings_of
@@ -45,6 +46,7 @@ def render(recording: Recording) -> bytes:
     page = _environment().get_template("page.jinja")
     said = page.render(
         recording=recording,
+        about=ABOUT.get(recording.graph),
         state=state_of(recording),
         answer=answer_of(recording),
         warnings=warnings_of(recording),

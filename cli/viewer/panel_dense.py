@@ -87,17 +87,22 @@ def _matrix(read: Mapping[str, Any], kinds: Mapping[str, Mapping[str, Any]]) -> 
         )
         for head, row in zip(heads, link, strict=True)
     ]
-    note = "1: the two answers entail each other; 0.5: one way only; 0: neither. r0 answers the context as it is."
+    note = (
+        "1: the two answers entail each other; 0.5: one way only; 0: neither. r0 answers the context as it is, r1 the "
+        "one in which only the first chunk is in other words, and so on."
+    )
     return Table(["", *names], rows, "Links W between the answers", note, matrix=True)
 
 
 def _chunks(read: Mapping[str, Any], said: Mapping[str, Any], kinds: Mapping[str, Mapping[str, Any]]) -> Table:
     """A row a response; with the classes of the chunks where they are known."""
-    columns = ["", "chunk", "answer with it rephrased", "W[i,0]", "share of DSE"]
-    columns += ["class", "answer without it", "its link"] if kinds else []
-    rows = [Row([Cell("r0"), Cell("the context as it is", tone="dim"), Cell(said["responses"][0])])]
+    columns = ["", "chunk", "answer with it rephrased", "link to r0", "share of DSE"]
+    columns += ["class", "answer without it", "its link to r0"] if kinds else []
+    own = said["dse"] - sum(said["shares"])
+    most = max([*said["shares"], own, 1e-9])
+    first = [Cell("r0"), Cell("the context as it is", tone="dim"), Cell(said["responses"][0]), Cell("")]
+    rows = [Row([*first, num(own, f"{abs(own):.3f}", max(own, 0.0) / most), *([Cell("")] * 3 if kinds else [])])]
     called = names_of(read["evidence"])
-    most = max([*said["shares"], 1e-9])
     for i, (chunk, share) in enumerate(zip(read["evidence"], said["shares"], strict=True), 1):
         name, link = called[chunk["id"]], read["link"][i][0]
         if said["rephrasings"][i - 1] == chunk["text"]:
@@ -106,7 +111,11 @@ def _chunks(read: Mapping[str, Any], said: Mapping[str, Any], kinds: Mapping[str
         cells += [num(link, level=link), num(share, f"{share:.3f}", share / most)]
         rows.append(Row([*cells, *(_class(kinds[chunk["id"]]) if chunk["id"] in kinds else [])]))
     title = f"DSE {said['dse']:.3f} nats: {'certain' if said['certain'] else 'uncertain'}"
-    return Table(columns, rows, title, "The shares, with r0's own, add up to the DSE.")
+    note = (
+        "A link of 1: the answer says the same as r0. The shares add up to the DSE: the larger, the more that answer "
+        "differs from the others."
+    )
+    return Table(columns, rows, title, note)
 
 
 def _class(kind: Mapping[str, Any]) -> list[Cell]:
@@ -129,7 +138,7 @@ def _course(recording: Recording, found: Sequence[_Context]) -> Bars:
     figures = [one.task.update["dse"] for one in found]
     bars = [Bar(_name(i, one.task), dse, f"{dse:.3f}") for i, (one, dse) in enumerate(zip(found, figures, strict=True))]
     limit = float(recording.context["threshold"])
-    note = "Nats; the lower, the more the answers agree."
+    note = "In nats; at or below the threshold an answer counts as certain."
     return Bars("DSE of each context", bars, limit, f"threshold {limit:g}", note)
 
 

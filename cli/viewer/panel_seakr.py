@@ -35,7 +35,7 @@ def _uncertainty(steps: Sequence[Mapping[str, Any]], threshold: float) -> Bars:
             bars.append(_bar(f"step {i}, by itself", one["draft"]["uncertainty"]))
         if one["chunk_id"] is not None:
             bars.append(_bar(f"step {i}, with what was kept", one["uncertainty"]))
-    note = "The longer, the more uncertain; above δ something is looked up."
+    note = "Bars begin below the lowest U, they have no zero. Above δ something is looked up."
     return Bars("Uncertainty U of each step", bars, threshold, f"δ = {threshold:g}", note)
 
 
@@ -47,8 +47,9 @@ def _reasoning(steps: Sequence[Mapping[str, Any]], called: Mapping[str, str]) ->
     rows = []
     for i, one in enumerate(steps, 1):
         kept = "" if one["chunk_id"] is None else called[one["chunk_id"]]
-        rows.append(Row([Cell(f"{i}", number=True), Cell(one["rationale"]), Cell(one["query"] or "-"), Cell(kept)]))
-    return Table(["step", "what was written", "searched for", "kept"], rows, "The reasoning")
+        searched = Cell(one["query"]) if one["query"] else Cell("nothing", tone="dim")
+        rows.append(Row([Cell(f"{i}", number=True), Cell(one["rationale"]), searched, Cell(kept)]))
+    return Table(["step", "what was written", "searched for", "snippet kept"], rows, "The reasoning")
 
 
 def _tried(steps: Sequence[Mapping[str, Any]], called: Mapping[str, str]) -> list[Block]:
@@ -70,7 +71,8 @@ def _attempts(step: Mapping[str, Any], called: Mapping[str, str]) -> Table:
         change = Cell("") if u is None or before is None else num(u - before, f"{u - before:+.2f}")
         cells = [Cell(called[one["chunk_id"]]), Cell(one["rationale"]), shown, change, Cell("kept" if kept else "")]
         rows.append(Row(cells, marked=kept))
-    return Table(["snippet", "what the model writes with it", "U", "change", ""], rows)
+    note = "" if before is None else f"Change: against U of the step by itself, {figure(before)}."
+    return Table(["snippet", "what the model writes with it", "U", "change", ""], rows, note=note)
 
 
 def _answers(recording: Recording) -> list[Block]:
@@ -81,7 +83,7 @@ def _answers(recording: Recording) -> list[Block]:
     rows = []
     for one in found:
         shown = Cell("not measured", tone="dim") if one["uncertainty"] is None else num(one["uncertainty"])
-        name = {"rationales": "the steps", "knowledge": "all that was kept"}[one["strategy"]]
+        name = {"rationales": "the sentences", "knowledge": "the snippets kept"}[one["strategy"]]
         is_it = one["strategy"] == stands
         cells = [Cell(name), Cell(one["answer"] or "(no answer)"), shown, Cell("stands" if is_it else "")]
         rows.append(Row(cells, marked=is_it))

@@ -9,7 +9,7 @@ from ...traces.recording import Recording, last_update
 from ..view_seper import counts
 from .blocks import Bar, Bars, Block, Cell, Row, Table, Words, num
 
-SIDES = {"with_context": "With the chunks", "without_context": "Without"}
+SIDES = {"with_context": "With the chunks", "without_context": "Without the chunks"}
 
 
 def panel(recording: Recording) -> list[Block]:
@@ -19,7 +19,7 @@ def panel(recording: Recording) -> list[Block]:
         return [Words("The run ended before anything was measured.")]
     shown = [Bar(title, update[key]["seper"], f"{update[key]['seper']:.3f}") for key, title in SIDES.items()]
     note = f"ΔSePer {update['delta']:+.3f}: what the chunks add to the belief in the right answer, from −1 to 1."
-    blocks: list[Block] = [Bars("SePer", shown, 1.0, "all of it", note)]
+    blocks: list[Block] = [Bars("SePer", shown, 1.0, "full belief", note)]
     golds: Sequence[str] = last_update(recording.steps, "prepare")["golds"]
     for key, title in SIDES.items():
         blocks.append(_responses(title, update[key], golds))

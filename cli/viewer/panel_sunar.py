@@ -77,8 +77,12 @@ def _batches(batches: Sequence[Task], k: int) -> Table:
             Cell(f"{len(task.update['frontier'])}", number=True),
         ]
         rows.append(Row(cells))
-    columns = ["batch", "from", "documents", "in all", "semantic sets", "penalty", "best raw", "best score"]
-    return Table([*columns, f"new among best {k}", "frontier after"], rows, "Batches")
+    columns = ["batch", "from", "documents", "in all", "semantic sets", "factor", "best raw", "best score"]
+    note = (
+        "Semantic sets: how many different things the answers sampled from a batch say; the more, the lower its "
+        "factor, by which the raw scores are multiplied. Waiting: neighbours that may be scored next."
+    )
+    return Table([*columns, f"new among best {k}", "waiting after"], rows, "Batches", note)
 
 
 def _samples(batches: Sequence[Task]) -> list[Block]:
@@ -116,5 +120,5 @@ def _scores(scored: Sequence[Mapping[str, Any]], documents: Mapping[str, str], k
         )
         for rank, one in enumerate(sorted(scored, key=lambda one: -one["score"]), 1)
     ]
-    columns = ["rank", "document", "batch", "neighbour of", "raw", "score", ""]
+    columns = ["rank", "document", "batch", "neighbour of", "raw score", "score", ""]
     return Fold(f"All {len(scored)} scored documents, best first", [Table(columns, rows)])

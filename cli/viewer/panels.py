@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...traces.recording import Recording
-from . import panel_dense, panel_df_rag, panel_seakr, panel_seper, panel_sunar
+from . import panel_baselines, panel_dense, panel_df_rag, panel_seakr, panel_seper, panel_sunar
 from .blocks import Block, Words
 
 Panel = Callable[[Recording], list[Block]]
 
 PANELS: Mapping[str, Panel] = {
+    "vanilla_rag": panel_baselines.vanilla_rag,
+    "iter_retgen": panel_baselines.iter_retgen,
     "df_rag": panel_df_rag.panel,
     "dense": panel_dense.dense,
     "dense_rag": panel_dense.dense_rag,

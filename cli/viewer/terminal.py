@@ -37,7 +37,7 @@ def answer_text(recording: Recording) -> Text:
 def _table(recording: Recording) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     table.add_column(Text("step"), no_wrap=True)
-    for column in ("time", "calls", "tokens read", "written"):
+    for column in ("time", "calls", "tokens\nread", "tokens\nwritten"):
         table.add_column(Text(column), justify="right", no_wrap=True)
     table.add_column(Text(""), overflow="fold")
     _add(table, recording.steps, "")
@@ -57,11 +57,11 @@ def _add(table: Table, steps: Sequence[Step], indent: str) -> None:
 
 
 def _remarks(step: Step, siblings: Sequence[Step]) -> Text:
-    said = Text()
-    if len(step.tasks) > 1:
-        said.append(f"{len(step.tasks)} in parallel ", "dim")
+    aside = ["in parallel"] if len(step.tasks) > 1 else []
     if others := beside(step, siblings):
-        said.append(f"beside {clean(', '.join(others))} ", "dim")
+        aside.append(f"beside {clean(', '.join(others))}")
+    said = Text(", ".join(aside), "dim")
+    said.append(" " if aside else "")
     for error in step.errors[:1]:
         said.append(f"failed: {clean(str(error.get('message', '')))} ", "red")
     if step.unfinished:

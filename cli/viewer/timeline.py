@@ -99,7 +99,7 @@ def _place(begun: float, end: float, total: float) -> tuple[float, float]:
 
 
 def _call(call: Call) -> str:
-    tokens = f"{call.prompt_tokens:,} + {call.completion_tokens:,} tokens"
+    tokens = f"{call.prompt_tokens:,} tokens read, {call.completion_tokens:,} written"
     return f"model call ({call.verb}), {duration(call.seconds)}, {tokens}"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from dubito.cli.viewer import page
+from dubito.graphs.registry import graph_names
 from dubito.tests.recorded import RUNS, parsed, record, vanilla_run
 from dubito.traces.recording import read
 
@@ -127,21 +128,63 @@ def test_the_attacks_would_succeed_on_a_page_that_did_not_escape(tmp_path, brows
     assert asked
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_page_fits_a_screen_and_a_phone(tmp_path, measure, name):
-    record(RUNS[name](), tmp_path / "t.jsonl")
+FITS = """Array.from(frames, one => {
+  const all = (what) => [...one.document.querySelectorAll(what)];
+  const stacked = all('table.stack');
+  const drawn = all('svg').filter(svg => svg.getBoundingClientRect().width > 0);
+  const scale = (svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  const size = (text) => parseFloat(one.getComputedStyle(text).fontSize);
+  return {
+    screen: one.innerWidth,
+    wide: one.document.scrollingElement.scrollWidth,
+    steps: all('details.step').length,
+    open: all('details.step[open]').length,
+    cut: stacked.filter(table => table.scrollWidth > table.parentElement.clientWidth).length,
+    text: Math.min(...drawn.map(svg => scale(svg) * Math.min(...[...svg.querySelectorAll('text')].map(size)))),
+    reached: all('details > summary:first-child').filter(fold => fold.tabIndex === 0).length === all('details').length,
+  };
+})"""
+"""Of each frame: its width and its page's, its steps, tables cut off, the smallest text drawn, are folds for keys?"""
+
+SCREENS = (1280, 390)
+
+
+def test_the_page_of_every_technique_fits_a_screen_and_a_phone(tmp_path, measure):
+    """All in one window; folded and unfolded."""
+    assert RUNS.keys() == set(graph_names())
+    expected, frames = [], []
+    for name, run in RUNS.items():
+        record(run(), tmp_path / f"{name}.jsonl")
+        html = page.render(read(tmp_path / f"{name}.jsonl")).decode()
+        steps = html.count('<details class="step"')
+        for width in SCREENS:
+            frames += [(html, width), (html.replace("<details", "<details open"), width)]
+            expected += [(name, width, steps, 0), (name, width, steps, steps)]
+    seen = measure(framed(*frames), FITS)
+    for (name, width, steps, opened), one in zip(expected, seen, strict=True):
+        where = f"{name} at {width}, {opened} open"
+        assert (one["screen"], one["wide"]) == (width, width), where
+        assert (one["steps"], one["open"]) == (steps, opened), where
+        assert one["reached"], where
+        assert one["cut"] == 0, where
+        assert one["text"] >= 9, where
+
+
+def test_a_row_of_words_stands_below_one_another_on_a_phone(tmp_path, measure):
+    record(RUNS["seakr"](), tmp_path / "t.jsonl")
     html = page.render(read(tmp_path / "t.jsonl")).decode()
-    unfolded = html.replace("<details", "<details open")
-    figures = (
-        "Array.from(frames, one => ({wide: one.document.documentElement.scrollWidth, screen: one.innerWidth,"
-        " steps: one.document.querySelectorAll('details.step').length,"
-        " open: one.document.querySelectorAll('details.step[open]').length}))"
-    )
-    seen = measure(framed((html, 1280), (html, 375), (unfolded, 1280), (unfolded, 375)), figures)
-    assert [one["screen"] for one in seen] == [1280, 375] * 2
-    assert [one["wide"] for one in seen] == [1280, 375] * 2
-    steps = html.count('<details class="step"')
-    assert [(one["steps"], one["open"]) for one in seen] == [(steps, 0)] * 2 + [(steps, steps)] * 2
+    figures = """Array.from(frames, one => {
+      const row = one.document.querySelector('table.stack tbody tr');
+      const cells = [...row.cells].filter(cell => cell.textContent);
+      return [new Set(cells.map(cell => cell.getBoundingClientRect().left)).size, cells.length,
+        cells.map(cell => one.getComputedStyle(cell, '::before').content)];
+    })"""
+    (lefts, cells, told), (below, _, names) = measure(framed((html, 1280), (html, 390)), figures)
+    assert lefts == cells > 1
+    assert set(told) == {"none"}
+    assert below == 1
+    assert all(one.strip('"') for one in names)
+    assert "none" not in names
 
 
 def test_a_link_to_a_step_within_a_subgraph_unfolds_it(tmp_path, measure):

@@ -1,6 +1,7 @@
 """A trace read back: the tree, the comparison, the page, and what cannot be read."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 from dubito.cli import app
 from dubito.cli.viewer import page
-from dubito.cli.viewer.blocks import Words
+from dubito.cli.viewer.about import ABOUT
+from dubito.cli.viewer.blocks import Cell, Row, Table, Words, num
 from dubito.cli.viewer.layers import HALF, layout, width_of
 from dubito.cli.viewer.panels import PANELS, blocks
 from dubito.cli.viewer.timeline import lanes
 from dubito.errors import ContextOverflow
+from dubito.graphs.registry import graph_names
 from dubito.tests.recorded import (
     NEAR,
     RELEVANCE,
@@ -28,6 +31,7 @@ from dubito.tests.recorded import (
     record,
     vanilla_run,
 )
+from dubito.tests.scripted import QUESTION
 from dubito.traces.recording import Task, read
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +60,13 @@ def dubito(*arguments: Any) -> tuple[int, str, str]:
 
 def shown(path: Path) -> Element:
     return parsed(page.render(read(path)))
+
+
+def drawing(tree: Element, within: str = "") -> Element:
+    """The figure of the graph, or of a subgraph of that name."""
+    label = f"within {within}:" if within else "the graph:"
+    [found] = [one for one in tree.every("svg", class_="graph") if one.attributes["aria-label"].startswith(label)]
+    return found
 
 
 def written(path: Path, *found: dict[str, Any], version: int = 1, **more: Any) -> Path:
@@ -171,7 +182,7 @@ def test_the_tree_has_a_line_a_step_with_its_cost(tmp_path):
     rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
     assert ["├─ plan", "2.0 s", "1", "7", "3", "beside fetch"] in rows
     assert ["├─ fetch", "0.5 s", "beside plan"] in rows
-    assert ["├─ judge ×3", "3.0 s", "3", "30", "3", "3 in parallel"] in rows
+    assert ["├─ judge ×3", "3.0 s", "3", "30", "3", "in parallel"] in rows
     assert ["├─ judge", "1.0 s"] in rows
     assert ["└─ inner", "1.0 s"] in rows
     assert ["└─ look", "0.5 s"] in rows
@@ -370,20 +381,22 @@ def test_the_page_has_a_card_a_step_and_every_model_call(traces, name):
 @pytest.mark.parametrize("name", RUNS)
 def test_the_figure_counts_the_runs_of_every_node(traces, name):
     found, tree = lines(traces[name]), shown(traces[name])
-    for label, inner in [("graph ", False), *((f"graph {sub}", True) for sub in found[0]["wiring"] if sub)]:
-        svg = tree.one("svg", **{"aria-label": label})
+    for sub, inner in [("", False), *((sub, True) for sub in found[0]["wiring"] if sub)]:
+        svg = drawing(tree, sub)
         ran = Counter(
             line["node"] for line in found if line["type"] == "node_start" and bool(line["namespace"]) is inner
         )
         drawn = {group.one("text").text for group in svg.every("g", class_="ran")}
         assert drawn == {f"{node} ×{count}" for node, count in ran.items()}
-        wired = {node for edge in found[0]["wiring"][label.removeprefix("graph ")] for node in edge[:2]}
+        wired = {node for edge in found[0]["wiring"][sub] for node in edge[:2]}
         idle = {group.one("text").text for group in svg.every("g", class_="idle")}
         assert idle == wired - ran.keys() - {"__start__", "__end__"}
+        told = set(svg.attributes["aria-label"].partition(": ")[2].split(", "))
+        assert told == {f"{node} ran {count}×" for node, count in ran.items()} | {f"{one} did not run" for one in idle}
 
 
 def test_the_edges_that_were_taken(traces):
-    svg = shown(traces["sunar"]).one("svg", **{"aria-label": "graph "})
+    svg = drawing(shown(traces["sunar"]))
     taken = Counter(edge.text for edge in svg.every("path", class_="taken"))
     # start, prepare, gather, reason once; decompose to neighbourhood to note to decompose twice
     assert taken == {"taken once": 5, "taken 2 times": 3}
@@ -460,10 +473,10 @@ def test_the_links_of_dense(traces):
     shades = [cell.attributes["style"] for cell in tree.one("table", class_="matrix").every("td")]
     assert shades == [f"--l:{one:.3f}" for row in link for one in row]
     heading, *rows = tree.table(f"DSE {output['dse']:.3f} nats: uncertain")
-    assert heading == ["", "chunk", "answer with it rephrased", "W[i,0]", "share of DSE"]
+    assert heading == ["", "chunk", "answer with it rephrased", "link to r0", "share of DSE"]
     shares = [f"{share:.3f}" for share in output["shares"]]
     assert rows == [
-        ["r0", "the context as it is", "one"],
+        ["r0", "the context as it is", "one", "", f"{math.log(4 / 3) / 4:.3f}"],
         ["r1", "T0", "two", "1", shares[0]],
         ["r2", "T1", "one", "1", shares[1]],
         ["r3", "T2", "three", "0", shares[2]],
@@ -518,7 +531,7 @@ def test_the_batches_of_a_look_up(traces):
     scored = found[-1]["output"]["scored"]
     # R: f1, f2, then b1; their neighbours n1, n2, n3 in between; a batch with f2 has two semantic sets
     heading, *rows = tree.table("Batches")
-    assert heading[:6] == ["batch", "from", "documents", "in all", "semantic sets", "penalty"]
+    assert heading[:6] == ["batch", "from", "documents", "in all", "semantic sets", "factor"]
     assert [row[:6] for row in rows] == [
         ["1", "first stage", "2", "2", "2", "× 0.50"],
         ["2", "neighbours", "2", "4", "1", "× 1.00"],
@@ -607,15 +620,15 @@ def test_the_uncertainty_and_the_snippets_of_seakr(tmp_path):
     assert widths == pytest.approx([0.2 / 4.41 * 100, 4.2 / 4.41 * 100, 1.2 / 4.41 * 100], abs=0.01)
     limits = [float(one.attributes["style"][len("left:") : -1]) for one in bars.every("u")]
     assert limits == pytest.approx([2.2 / 4.41 * 100] * 3, abs=0.01)
-    assert tree.table("The reasoning")[1:] == [["1", "sure", "-", ""], ["2", "with y", "who?", "Y"]]
+    assert tree.table("The reasoning")[1:] == [["1", "sure", "nothing", ""], ["2", "with y", "who?", "Y"]]
     fold = next(
         one for one in tree.every("details", class_="fold") if one.every("summary")[0].text.startswith("Step 2")
     )
     rows = [[cell.text for cell in row.every("td")] for row in fold.every("tr")[1:]]
     assert rows == [["X", "with x", "-5.50", "-1.50", ""], ["Y", "with y", "-7", "-3.00", "kept"]]
     assert tree.table("The answers")[1:] == [
-        ["the steps", "Ada", "-7.50", "stands"],
-        ["all that was kept", "Bo", "not measured", ""],
+        ["the sentences", "Ada", "-7.50", "stands"],
+        ["the snippets kept", "Bo", "not measured", ""],
     ]
     assert "It ended because a sentence gave the answer." in tree.text
 
@@ -666,14 +679,96 @@ def test_a_technique_whose_state_is_another_has_its_steps_alone(tmp_path, name):
         "neighbourhood": "promote",
         "seper": "measure",
         **dict.fromkeys(("seakr", "cot", "ircot", "flare"), "append"),
+        "vanilla_rag": "retrieve",
+        "iter_retgen": "generate",
     }
     update = {"candidates": [{"no": 1}], "dse": "high", "scored": 3, "steps": [{"no": 1}], "delta": "high"}
+    update |= {"evidence": 3, "rounds": [{"no": 1}]}
     path = written(
         tmp_path / "t.jsonl", start(other[name], "a", 1), end(other[name], "a", 2, **update), over(), graph=name
     )
     tree = shown(path)
     assert f"This trace's {name} differs from the one known here" in tree.one("section", id="technique").text
     assert len(tree.every("details", class_="step")) == 1
+
+
+def test_every_technique_is_told_of_in_words(traces):
+    assert ABOUT.keys() == PANELS.keys() == set(graph_names())
+    for name, path in traces.items():
+        section = shown(path).one("section", id="technique")
+        assert section.one("h2").text == ABOUT[name].name
+        assert section.one("p", class_="lead").text == ABOUT[name].what
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_page_can_be_read_aloud(traces, name):
+    """Its language, headings without gaps, a name for every drawing, a heading for every fold."""
+    tree = shown(traces[name])
+    assert tree.one("html").attributes["lang"] == "en"
+    levels = [int(one.tag[1]) for one in tree.every() if re.fullmatch("h[1-6]", one.tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(other <= one + 1 for one, other in pairwise(levels))
+    for one in tree.every("svg"):
+        assert one.attributes["role"] == "img"
+        assert one.attributes["aria-label"].strip()
+    for one in tree.every("details"):
+        inside = [child for child in one.children if isinstance(child, Element)]
+        assert inside[0].tag == "summary"
+        assert inside[0].text
+    ids = [one.attributes["id"] for one in tree.every() if "id" in one.attributes]
+    assert len(ids) == len(set(ids))
+    assert {one.attributes["href"].removeprefix("#") for one in tree.every("a")} <= set(ids)
+
+
+def test_what_plain_rag_found(traces):
+    assert shown(traces["vanilla_rag"]).table("The chunks that were found") == [
+        ["rank", "chunk", "score"],
+        # cosines of [1, 0] with [1, 0.1] and [1, 0.2]
+        ["1", "T0", f"{1 / 1.01**0.5:.3f}"],
+        ["2", "T1", f"{1 / 1.04**0.5:.3f}"],
+    ]
+
+
+def test_the_rounds_of_iter_retgen(traces):
+    first, second = shown(traces["iter_retgen"]).table("Rounds")[1:]
+    assert first[:3] == ["1", QUESTION, "Ta; Tb"]
+    assert second[0] == "2"
+    assert second[1] == f"{first[3]} {QUESTION}"
+    assert second[2] == "Tb; Tc (new)"
+    assert [first[4], second[4]] == ["the Lune"] * 2
+
+
+def test_searches_that_came_to_nothing(tmp_path):
+    looked = (start("retrieve", "r", 1), end("retrieve", "r", 2, evidence=[]))
+    for name, events, said in (
+        ("vanilla_rag", (start("retrieve", "r", 1),), "The run ended before anything was looked up."),
+        ("vanilla_rag", looked, "No chunks were retrieved."),
+        ("iter_retgen", (*looked, start("generate", "g", 2)), "The run ended before a round was over."),
+    ):
+        assert blocks(read(written(tmp_path / "t.jsonl", *events, graph=name))) == [Words(said)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "matrix", "stacks"),
+    [
+        (["x" * 19, "y" * 26], False, True),  # 45 characters together
+        (["x" * 19, "y" * 25], False, False),
+        (["x" * 18] * 3, False, False),  # three short names: wide, but each is read at a glance
+        (["x" * 50, "y"], True, False),
+    ],
+)
+def test_a_table_of_words_stacks_on_a_phone_where_it_is_too_wide(texts, matrix, stacks):
+    table = Table(["a"] * len(texts), [Row([Cell(text) for text in texts])], matrix=matrix)
+    assert table.stacks is stacks
+    assert not Table(table.columns, [Row([num(1.0, text) for text in texts])]).stacks
+
+
+def test_a_stacked_cell_has_the_name_of_its_column(traces):
+    table = next(one for one in shown(traces["seakr"]).every("table") if "stack" in one.attributes["class"].split())
+    columns = [one.text for one in table.one("thead").every("th")]
+    for row in table.one("tbody").every("tr"):
+        assert [cell.attributes["data-of"] for cell in row.every("td")] == columns
 
 
 def test_equal_values_are_shown_once(tmp_path):
