@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait by spinning starve a small machine
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # a shell's background: the programs that are tested would inherit it and never hear a Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
