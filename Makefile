@@ -13,8 +13,8 @@ ask: $(VENV)/.local ## set everything up and answer a question over the sample c
 	$(BIN)/dubito ask "$(QUESTION)"
 
 test: $(VENV)/.dev ## set everything up and run the tests
-	$(BIN)/pytest tests/graphs tests/integration tests/unit/test_import_time.py
-	$(BIN)/pytest -n 2 tests/unit --ignore tests/unit/test_import_time.py # which measures time, and so runs alone
+	$(BIN)/pytest tests/integration tests/unit/test_import_time.py
+	$(BIN)/pytest -n 2 tests/graphs tests/unit --ignore tests/unit/test_import_time.py # which measures time, and so runs alone
 
 check: lint types floors ## everything that looks at the code without running it
 

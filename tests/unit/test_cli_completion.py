@@ -40,6 +40,8 @@ def test_every_graph_is_offered() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_each_shell(shell: str) -> None:
-    shown = CliRunner().invoke(app, ["--show-completion", shell], prog_name="dubito", env={"_TYPER_COMPLETE_TEST": "1"})
+def test_a_script_for_each_shell(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # else it is the shell that this was started from
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    shown = CliRunner().invoke(app, ["--show-completion", shell], prog_name="dubito")
     assert "_DUBITO_COMPLETE" in shown.output
