@@ -344,14 +344,16 @@ class Visit:
 
 
 class Waiting(ScriptedChat):
-    """Answers when it is let to; `ended` says how its calls ended."""
+    """Answers when it is let to; `begun` counts the calls that have reached it, `ended` says how they ended."""
 
     def __init__(self) -> None:
         super().__init__(reply=lambda system, user: "so")
         self.let = asyncio.Event()
+        self.begun = asyncio.Semaphore(0)
         self.ended: list[str] = []
 
     async def _begin(self, verb: str, messages: Any) -> None:
+        self.begun.release()
         try:
             await self.let.wait()
         except asyncio.CancelledError:
@@ -364,8 +366,8 @@ async def test_a_closed_tab_ends_its_run_and_no_other():
     llm = Waiting()
     app = app_over(llm, at_once=2)
     gone, stays = Visit(app, body("first")), Visit(app, body("second"))
-    await asyncio.wait_for(asyncio.gather(gone.heard.wait(), stays.heard.wait()), 30)
-    await asyncio.sleep(0)
+    for _ in (gone, stays):
+        await asyncio.wait_for(llm.begun.acquire(), 30)
     gone.leave()
     await asyncio.wait_for(gone.task, 30)
     assert llm.ended == ["cancelled"]
@@ -411,7 +413,7 @@ async def test_when_the_server_ends_so_do_the_runs():
     llm = Waiting()
     app = app_over(llm)
     visit = Visit(app, body())
-    await asyncio.wait_for(visit.heard.wait(), 30)
+    await asyncio.wait_for(llm.begun.acquire(), 30)
     app.state.ending.set()
     await asyncio.wait_for(visit.task, 30)
     assert llm.ended == ["cancelled"]
