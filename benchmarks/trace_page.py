@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args()
-    print("| graph | steps | trace, kB | page, kB | page a 100 steps, kB | made in, ms | opened in, ms |")
+    print("| graph | runs of nodes | trace, kB | page, kB | page a 100 runs, kB | made in, ms | opened in, ms |")
     print("|---|---|---|---|---|---|---|")
     for trace in given.traces:
         print(row(trace, given.repeats), flush=True)
