@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from ..graphs.registry import graph_names
+from ..graphs.registry import graph_named, graph_names
 
 if TYPE_CHECKING:
     from ..state.context import BaseContext
@@ -23,8 +23,6 @@ def graphs(incomplete: str) -> list[str]:
 
 def settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The graph's settings that begin so, with what they are called; behind `name=` the values that are words."""
-    from ..graphs.registry import graph_named  # noqa: PLC0415 - what is heavy loads when it is needed
-
     name = ctx.params.get("graph") or DEFAULT
     if name not in graph_names():
         return []
