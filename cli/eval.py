@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 import time
@@ -135,7 +136,7 @@ def evaluate(
         metrics=metric or [],
         limit=limit,
         seed=seed,
-        out=(out or Path(f"eval-{time.strftime('%Y%m%d-%H%M%S')}.run")).expanduser(),
+        out=out.expanduser() if out else _free_folder(),
         traces=traces,
         memory=memory,
         on_bad_record=on_bad_record,
@@ -143,3 +144,10 @@ def evaluate(
         command=shlex.join(["dubito", *sys.argv[1:]]),
     )
     evaluate_anew(job, how)
+
+
+def _free_folder() -> Path:
+    """Named after this second, and numbered where a run of the same second is there already."""
+    name = time.strftime("eval-%Y%m%d-%H%M%S")
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(folder for folder in (Path(f"{name}.run") for name in names) if not folder.exists())

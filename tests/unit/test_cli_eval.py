@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from dubito.cli import app
-from dubito.cli.evaluating import systems_of
+from dubito.cli.evaluating import Job, systems_of
 from typer.testing import CliRunner
 
 
@@ -66,3 +66,17 @@ def test_systems_are_named_and_set_up_as_they_are_written():
 def test_a_setting_of_ones_own_goes_before_the_shared_one():
     found = systems_of(["a=vanilla_rag:fixed_lambda=0.2", "b=vanilla_rag"], {}, ["fixed_lambda=0.9"])
     assert [one.context["fixed_lambda"] for one in found] == [0.2, 0.9]
+
+
+def test_runs_begun_in_the_same_second_have_folders_of_their_own(questions: Path, monkeypatch: pytest.MonkeyPatch):
+    begun: list[str] = []
+
+    def begin(job: Job, how: object) -> None:
+        job.out.mkdir()
+        begun.append(job.out.name)
+
+    monkeypatch.setattr("time.strftime", lambda form: form.replace("%Y%m%d-%H%M%S", "20260102-101500"))
+    monkeypatch.setattr("dubito.cli.evaluating.evaluate_anew", begin)
+    for _ in range(3):
+        assert CliRunner().invoke(app, ["eval", "cot", "--dataset", str(questions)]).exit_code == 0
+    assert begun == ["eval-20260102-101500.run", "eval-20260102-101500-2.run", "eval-20260102-101500-3.run"]
