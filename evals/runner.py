@@ -119,12 +119,20 @@ async def run_all(
         if (answered := ended.get((task.system, task.question))) is None or (retry_failed and not answered)
     ]
     streaks = _Streaks({system for (system, _), answered in ended.items() if answered}, MOST_FAILURES + at_once)
+    keeping, over = asyncio.Lock(), False
 
     async def put(task: Task) -> None:
+        nonlocal over
         outcome = await ask(task)
-        await asyncio.to_thread(store.add, outcome)
-        on_end(outcome)
-        if hopeless := streaks.with_this(outcome):
+        async with keeping:  # one after the other, so that none is kept behind a streak that was forgotten
+            if over:
+                return
+            await asyncio.to_thread(store.add, outcome)
+            on_end(outcome)
+            hopeless = streaks.with_this(outcome)
+            if not hopeless:
+                return
+            over = True
             await asyncio.to_thread(store.forget, [(one.system, one.question) for one in hopeless])
             raise DubitoError(
                 f"{len(hopeless)} questions in a row failed, the last one, of {outcome.system}, so: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -96,15 +97,33 @@ async def test_an_outage_is_no_outcome_of_the_questions_it_hit(store: Store):
 
     await run(store, ask, tasks=TASKS[:4])
     down = True
-    with pytest.raises(
-        DubitoError, match=r"7 questions in a row failed, .* so: The model at m did not answer .*resume"
-    ):
+    with pytest.raises(DubitoError, match=r"7 questions in a row failed, .* so: m did not answer .*resume"):
         await run(store, ask, at_once=2)
     assert len(store.ended()) == 4
     down = False
     await run(store, ask)
     assert all(store.ended().values())
     assert len(store.ended()) == len(TASKS)
+
+
+async def test_what_is_being_kept_while_a_streak_is_forgotten_does_not_stay(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    add, slow = store.add, TASKS[0]
+
+    def added(kept: Outcome) -> None:
+        if (kept.system, kept.question) == (slow.system, slow.question):
+            time.sleep(0.3)
+        add(kept)
+
+    async def ask(task: Task) -> Outcome:
+        return outcome(task, ModelUnavailable("m", 4, "refused"))
+
+    monkeypatch.setattr(store, "add", added)
+    with pytest.raises(DubitoError, match="in a row failed"):
+        await run(store, ask, at_once=2)
+    await asyncio.sleep(0.4)
+    assert store.ended() == {}
 
 
 async def test_failures_among_answers_are_kept(store: Store):
@@ -175,7 +194,7 @@ async def test_without_traces_there_is_none(tmp_path: Path):
     ("fault", "message", "unavailable"),
     [
         (UserFault("Ask in fewer words."), "Ask in fewer words.", False),
-        (ModelFault("m", "busy"), "The model at m did not answer after 4 attempts: busy.", True),
+        (ModelFault("m", "busy"), "m did not answer after 4 attempts: busy.", True),
         (KeyError("oops"), "Unexpected KeyError: 'oops'", False),
     ],
 )
@@ -269,6 +288,13 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserFault, match="is there already"):
         begin(tmp_path / "file")
+
+
+def test_where_nothing_is_looked_up_no_corpus_is_made(tmp_path: Path):
+    bare = Dataset("nq:nq.jsonl", (gold(1),), ())
+    begun = begin(tmp_path / "r", bare, systems=SYSTEMS[1:])
+    assert [task.context for task in begun.tasks()] == [{"k": 3}]
+    assert not (tmp_path / "r/corpora").exists()
 
 
 def test_questions_without_paragraphs_make_no_corpus(tmp_path: Path):
