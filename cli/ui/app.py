@@ -209,11 +209,13 @@ class Page:
         try:
             async with aclosing(asked.messages()) as messages:
                 async for message in messages:
-                    if message.kind in {"done", "fault"}:
+                    if message.kind in {"done", "fault"}:  # which speak of it
                         self._traces.keep(asked.name, asked.trace)
                     event = f"event: {message.kind}\ndata: {json.dumps(message.data)}\n\n"
                     await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
         finally:
+            if trace := asked.trace:  # of one that was stopped, too
+                self._traces.keep(asked.name, trace)
             await send({"type": "http.response.body", "body": b""})
 
     def _check_room(self) -> None:

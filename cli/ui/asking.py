@@ -34,9 +34,9 @@ QUIET_S = 15.0
 
 @dataclass(frozen=True)
 class Message:
-    """What the page is told: a step as it is now, the end of the run, or nothing but a sign of life."""
+    """What the page is told: the run's name, a step as it is now, the run's end, or nothing but a sign of life."""
 
-    kind: Literal["step", "done", "fault", "alive"]
+    kind: Literal["begun", "step", "done", "fault", "alive"]
     data: Mapping[str, Any]
 
 
@@ -83,13 +83,18 @@ class Places:
 
 
 class Asked:
-    """One question; `trace` holds its trace once it is done."""
+    """One question."""
 
     def __init__(self, name: str, graph: Graph, question: str, context: BaseContext, more: Mapping[str, Any]) -> None:
         """name: what the run is called on the page; more: what the graph takes beside the question."""
         self.name = name
-        self.trace = b""
+        self._lines: list[bytes] = []
         self._run = Run(graph, question, context, more)
+
+    @property
+    def trace(self) -> bytes:
+        """As far as it got."""
+        return b"".join(self._lines)
 
     async def messages(self) -> AsyncGenerator[Message]:
         """Run the graph; whoever stops listening ends it."""
@@ -117,20 +122,21 @@ class Asked:
     async def _told(self, parts: asyncio.Queue[tuple[float, Any]]) -> AsyncIterator[Message]:
         run, begun = self._run, time.monotonic()
         reader, places = Reader(run.graph), Places(run.context)
-        lines = [await asyncio.to_thread(first_line, run.graph, run.question, run.context)]
+        self._lines.append(await asyncio.to_thread(first_line, run.graph, run.question, run.context))
+        yield Message("begun", {"name": self.name})
         while True:
             changed: dict[int, Placed] = {}
             for at, part in await _waiting(parts):
                 run.seconds = at - begun
                 if part is None or isinstance(part, Exception):
-                    lines.append(last_line(run.seconds, reader.output, part))
+                    self._lines.append(last_line(run.seconds, reader.output, part))
                     for placed in changed.values():
                         yield _step(placed)
-                    yield await asyncio.to_thread(self._end, lines, reader.output, part)
+                    yield await asyncio.to_thread(self._end, reader.output, part)
                     return
                 event = reader.event(part, at)
                 if (line := line_of(event)) is not None:
-                    lines.append(line)
+                    self._lines.append(line)
                 if (placed_now := places.on(event)) is not None:
                     changed[placed_now.number] = placed_now
             for placed in changed.values():
@@ -138,9 +144,8 @@ class Asked:
             if not changed:
                 yield Message("alive", {})
 
-    def _end(self, lines: list[bytes], output: dict[str, Any], fault: Exception | None) -> Message:
-        self.trace = b"".join(lines)
-        recording, self._run.output = assembled(Path(self.name), lines), output
+    def _end(self, output: dict[str, Any], fault: Exception | None) -> Message:
+        recording, self._run.output = assembled(Path(self.name), self._lines), output
         if fault is not None:
             sentence = explain(fault)[2]
             return Message("fault", {"html": render("fault.jinja", name=self.name, sentence=sentence)})

@@ -222,9 +222,13 @@ def test_stop_ends_the_run_and_another_can_be_asked(browser, serve):
     wait_until(lambda: llm.ended == ["cancelled"])
     assert shown(browser, ".card.running") == []
     assert browser.run("document.getElementById('stop').hidden")
+    asked = browser.run("document.querySelector('#outcome a').href")
     llm.let.set()
     browser.run("document.getElementById('go').click()")
     browser.until("document.querySelector('#answer')")
+    browser.open(asked)
+    assert shown(browser, "h1") == ["Which river?"]
+    assert [card for card in shown(browser, ".step > summary") if "not finished" in card]
 
 
 def test_a_closed_tab_ends_its_run(browser, serve):

@@ -4,6 +4,7 @@
 const at = (id) => document.getElementById(id);
 const began = new Map(); // the steps under way: when each was first heard of
 let asking = null; // what ends the question under way
+let run = null; // its name
 
 const say = (words) => { at("status").textContent = words; };
 
@@ -14,6 +15,16 @@ function fail(sentence) {
   banner.setAttribute("role", "alert");
   banner.textContent = sentence;
   at("outcome").replaceChildren(banner);
+}
+
+function linkToTrace() {
+  const line = document.createElement("p"), link = document.createElement("a");
+  line.className = "links";
+  link.href = `runs/${run}`;
+  link.target = "_blank";
+  link.textContent = "Open the trace as far as it got";
+  line.append(link);
+  at("outcome").replaceChildren(line);
 }
 
 const inputs = () => [...at("settings").querySelectorAll("[name]")];
@@ -67,7 +78,8 @@ function tick() {
 }
 
 function hear(kind, data) {
-  if (kind === "step") {
+  if (kind === "begun") run = data.name;
+  else if (kind === "step") {
     show(data);
     const names = [...new Set([...began.values()].map((one) => one.node))];
     if (names.length) say(`Under way: ${names.join(", ")}`);
@@ -99,6 +111,7 @@ async function ask(event) {
   event.preventDefault();
   if (asking) return;
   asking = new AbortController();
+  run = null;
   at("outcome").replaceChildren();
   at("steps").replaceChildren();
   at("go").disabled = true;
@@ -123,6 +136,7 @@ async function ask(event) {
   } catch (fault) {
     say(fault.name === "AbortError" ? "Stopped." : "");
     if (fault.name !== "AbortError") fail("The connection to dubito was lost: is it still running?");
+    else if (run) linkToTrace();
   } finally {
     for (const number of began.keys()) at(`step-${number}`).classList.replace("running", "stopped");
     began.clear();
