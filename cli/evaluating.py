@@ -160,7 +160,8 @@ def _context(
     given = {one.partition("=")[0] for one in own}
     shared = [one for one in assignments if (name := one.partition("=")[0]) in fields and name not in given]
     chosen = {name: value for name, value in options.items() if name in fields and name not in given}
-    return context_for(graph, chosen, [*own, *shared]).model_dump(mode="json")
+    context = context_for(graph, chosen, [*own, *shared])
+    return context.model_dump(mode="json", exclude=None if context.looks_up else {"corpus"})
 
 
 def _fields(graph: Graph) -> Mapping[str, Any]:

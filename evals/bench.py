@@ -37,7 +37,10 @@ POOLED, OWN = "pooled", "own"
 
 @dataclass(frozen=True)
 class System:
-    """A graph and its settings under a name; context: as JSON, its corpus replaced by that of each question."""
+    """A graph and its settings under a name; context: as JSON, its corpus replaced by that of each question.
+
+    A system that looks nothing up has no corpus.
+    """
 
     label: str
     graph: str
@@ -144,15 +147,17 @@ def begin(
 ) -> Bench:
     """Make the folder of a new run.
 
-    corpus: `POOLED`, `OWN`, or None for each system's own; limit: questions of each dataset, drawn with the seed; more:
-    what else run.json is to hold. Raises `UserFault` for a folder that holds something, and for questions that have no
-    paragraphs to make a corpus from.
+    corpus: `POOLED`, `OWN`, or None for each system's own, as it is where no system looks anything up; limit: questions
+    of each dataset, drawn with the seed; more: what else run.json is to hold. Raises `UserFault` for a folder that
+    holds something, and for questions that have no paragraphs to make a corpus from.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserFault(
             f"'{folder}' is there already: go on with it by dubito eval --resume '{folder}', or give another --out."
         )
     _check_labels(systems)
+    if not any("corpus" in system.context for system in systems):
+        corpus = None
     drawn = [(data, sample(data.questions, limit, seed) if limit else data.questions) for data in datasets]
     names = _names([data.name for data in datasets])
     for name, (_, some) in zip(names, drawn, strict=True):

@@ -23,6 +23,8 @@ class BaseContext(BaseModel):
 
     presets: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     """For each preset, the values of the settings that differ between presets."""
+    looks_up: ClassVar[bool] = True
+    """Whether the graph reads its corpus at all."""
 
     preset: Literal["embedded", "paper"] = Field(
         default="embedded",

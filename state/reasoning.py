@@ -104,6 +104,7 @@ class ReasoningContext(BaseContext):
     presets: ClassVar[Mapping[str, Mapping[str, str]]] = COT_MODELS
     ends_with_documents: ClassVar[bool] = False
     """Whether the reasoning ends when the documents are spent, or goes on without more."""
+    looks_up: ClassVar[bool] = False
 
     max_steps: int = Field(default=10, ge=1, le=100, title="Steps", description="How many sentences at most.")
     max_step_tokens: int = Field(
@@ -126,6 +127,7 @@ class SearchingContext(ReasoningContext):
     """Settings of step-by-step reasoning that looks things up, one snippet a step."""
 
     presets: ClassVar[Mapping[str, Mapping[str, str]]] = IRCOT_MODELS
+    looks_up: ClassVar[bool] = True
 
     first_stage: str = Field(default="preset", title="First stage", description=SEARCHES)
     max_docs: int = Field(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from dubito.cli import app
 from dubito.cli.evaluating import Job, systems_of
+from dubito.graphs.registry import graph_names
 from typer.testing import CliRunner
 
 
@@ -30,7 +31,7 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cot:max_steps=many", "--dataset", "FILE"], ["max_steps is 'many' and must be a whole number"]),
         (["cot", "cot", "--dataset", "FILE", "--corpus", "sample"], ["Two systems are named 'cot'"]),
         (["seper", "--dataset", "FILE"], ["seper needs more than a question"]),
-        (["cot", "--dataset", "FILE"], ["come without paragraphs"]),
+        (["cot", "ircot", "--dataset", "FILE"], ["come without paragraphs"]),
         (["cot", "--dataset", "FILE", "--corpus", "sample", "--set", "kk=3"], ["No system has the setting 'kk'"]),
         (["cot", "--dataset", "FILE", "--metric", "speed"], ["There is no metric 'speed'"]),
         (["cot", "--dataset", "FILE", "--metric", "seper:m=3"], ["seper has no setting 'm'"]),
@@ -61,6 +62,15 @@ def test_systems_are_named_and_set_up_as_they_are_written():
     assert [one.context["max_steps"] for one in found[:1]] == [4]
     assert [one.context["fixed_lambda"] for one in found[1:3]] == [0.5, 0.5]
     assert (found[1].context["selection"], found[3].context["judge"]) == ("mmr", "nli:/a,b/c")
+
+
+def test_a_system_that_looks_nothing_up_has_no_corpus():
+    found = systems_of(graph_names_that_answer(), {"corpus": "notes.index"}, [])
+    assert [one.label for one in found if "corpus" not in one.context] == ["cot"]
+
+
+def graph_names_that_answer() -> list[str]:
+    return [name for name in graph_names() if name not in ("dense", "seper", "neighbourhood")]
 
 
 def test_a_setting_of_ones_own_goes_before_the_shared_one():
