@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -18,7 +17,7 @@ from langgraph.types import RetryPolicy
 from ..errors import ModelFault, ModelUnavailable
 from ..models.background import run_in_background
 from ..models.metering import Call, Meter, current_meter, watchers
-from ..models.offer import of_this_process
+from ..models.offer import check_allowed
 from ..models.resources import Resources, shared_resources
 from ..models.telemetry import export_if_asked
 from ..state.context import BaseContext
@@ -114,8 +113,7 @@ class Steps(Generic[C]):
 
     async def _metered(self, node: Node[C], state: Any, fallback: Fallback | None) -> dict[str, Any]:  # noqa: ANN401
         runtime, context, name = self._runtime(), self.context(), str(get_config()["metadata"]["langgraph_node"])
-        if offer := await asyncio.to_thread(of_this_process):  # which reads whether the corpora are there
-            offer.check(context)
+        await check_allowed(context)
         meter = _streaming_meter(runtime, name)
         before = current_meter.set(meter)
         start = time.perf_counter()

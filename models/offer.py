@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,14 +72,18 @@ class Offer:
         return True
 
 
+async def check_allowed(context: BaseContext) -> None:
+    """Raise `Forbidden` for a setting that names what DUBITO_ALLOW does not; where that is not set, all is allowed."""
+    if settings().allow is not None:
+        offer = await asyncio.to_thread(of_this_process)  # which looks whether the corpora are there
+        offer.check(context)
+
+
 @lru_cache(maxsize=1)
-def of_this_process() -> Offer | None:
-    """What DUBITO_ALLOW names, read once; None where it is not set, and everything may be chosen."""
-    allowed = settings().allow
-    if allowed is None:
-        return None
+def of_this_process() -> Offer:
+    """What DUBITO_ALLOW names, read once."""
     try:
-        given = shlex.split(allowed)
+        given = shlex.split(settings().allow or "")
     except ValueError as fault:
         raise UserFault(f"DUBITO_ALLOW cannot be read ({fault}): close its quotation marks.") from fault
     return offered(given, "DUBITO_ALLOW", "have {name}={value} added to DUBITO_ALLOW where the server is started")
