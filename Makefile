@@ -13,8 +13,8 @@ ask: $(VENV)/.local ## set everything up and answer a question over the sample c
 	$(BIN)/dubito ask "$(QUESTION)"
 
 test: $(VENV)/.dev ## set everything up and run the tests
-	$(BIN)/pytest tests/integration tests/unit/test_import_time.py
-	$(BIN)/pytest -n 2 tests/graphs tests/unit --ignore tests/unit/test_import_time.py # which measures time, and so runs alone
+	$(BIN)/pytest -m "vllm or alone"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not vllm and not alone" # two processes of one thread beat one of two
 
 check: lint types floors ## everything that looks at the code without running it
 

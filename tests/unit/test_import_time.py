@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 HELP = "import sys; sys.argv = ['dubito', '--help']; from dubito.cli import main; main()"
 # not pydantic and rich: typer reads options and draws help with them
 HEAVY = {
