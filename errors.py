@@ -46,7 +46,7 @@ class ModelUnavailable(DubitoError):
     def __init__(self, endpoint: str, attempts: int, reason: str) -> None:
         """attempts: how many times the node was tried, the first included."""
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-        super().__init__(f"The model at {endpoint} did not answer after {tries}: {reason}.")
+        super().__init__(f"{endpoint} did not answer after {tries}: {reason}.")
         self.endpoint = endpoint
         self.attempts = attempts
         self.reason = reason

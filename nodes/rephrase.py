@@ -28,7 +28,9 @@ async def rephrase(state: RephraseInput, context: DenseContext, resources: Resou
     try:
         found = await ask(llm, prompt.messages(text), sampling, lambda reply: prompt.parse(reply, text), whole=True)
     except ContractFault as fault:
-        return _unprobed(text, f"Chunk '{chunk['id']}' was not probed: of its rephrasing, {fault.problem}.")
+        return _unprobed(
+            text, f"Chunk '{chunk['id']}' was not probed: its rephrasing cannot be used ({fault.problem})."
+        )
     except ContextOverflow:
         return _unprobed(text, f"Chunk '{chunk['id']}' was not probed: it does not fit the model's window twice.")
     return {"rephrased": {text_key(text): found}}

@@ -417,7 +417,7 @@ async def test_a_judge_that_fails_for_good_means_no_penalty_for_that_batch(fast_
     assert [one["sets"] for one in ran.state["scored"]] == [2, 2, None, None, 2, 2]
     assert [one["score"] / one["raw"] for one in ran.state["scored"]] == [0.5, 0.5, 1, 1, 0.5, 0.5]
     assert ran.state["warnings"] == [
-        "Batch 2: the judge failed, no penalty (The model at judge did not answer after 4 attempts: timed out.)"
+        "Batch 2: the judge failed, no penalty (judge did not answer after 4 attempts: timed out.)"
     ]
     assert (ran.state["stopped"], len(judge.batches)) == ("exhausted", 6)
     assert ran.state["usage"]["nodes"]["cluster"]["runs"] == 3

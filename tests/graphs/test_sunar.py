@@ -367,7 +367,7 @@ async def test_a_judge_that_fails_in_one_batch(fast_retries: None) -> None:
     ran = await run(explorer(*TWO_STEPS, samples=lambda query, names: ["one", "two"]), judge)
     assert [[one["sets"] for one in hop["scored"]] for hop in ran.hops] == [[None] * 3 + [2], [2] * 5]
     assert ran.state["warnings"] == [
-        "Batch 1: the judge failed, no penalty (The model at judge did not answer after 4 attempts: timed out.)"
+        "Batch 1: the judge failed, no penalty (judge did not answer after 4 attempts: timed out.)"
     ]
 
 

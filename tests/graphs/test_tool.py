@@ -64,7 +64,7 @@ def test_the_schema_has_the_question_and_nothing_else() -> None:
     ("question", "llm", "said"),
     [
         (" ", ScriptedChat(), "The question is empty"),
-        ("Q?", ScriptedChat(faults=[ModelFault("m", "down")] * 4), "The model at m did not answer after 4 attempts"),
+        ("Q?", ScriptedChat(faults=[ModelFault("m", "down")] * 4), "m did not answer after 4 attempts"),
     ],
 )
 async def test_what_cannot_be_answered_is_told_to_the_agent(question: str, llm: ScriptedChat, said: str) -> None:

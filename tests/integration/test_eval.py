@@ -21,8 +21,10 @@ from dubito.evals.store import Store
 from dubito.models.background import run_in_background
 from dubito.tests.stub_server import Stub, serving
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from pytest_httpserver import HTTPServer
 from typer.testing import CliRunner
+from werkzeug import Request
 
 QUESTIONS = 60
 
@@ -149,6 +151,15 @@ def cluster(make_httpserver: HTTPServer) -> Iterator[HTTPServer]:
     ray.shutdown()
 
 
+def spans_in(request: Request) -> list[Span]:
+    try:
+        received = ExportTraceServiceRequest.FromString(request.data)
+    except Exception as fault:
+        fault.add_note(f"{request.headers}{request.data[:500]!r}")
+        raise
+    return [span for kept in received.resource_spans for scope in kept.scope_spans for span in scope.spans]
+
+
 def test_a_cluster_of_two_workers_gives_the_same(cluster: HTTPServer, questions: Path, tmp_path: Path):
     with serving(Stub()) as stub:
         here = dubito(*begin(stub, questions, tmp_path / "here", "--limit", 12))
@@ -161,9 +172,7 @@ def test_a_cluster_of_two_workers_gives_the_same(cluster: HTTPServer, questions:
             found = {(one.system, one.question): (one.output, one.error) for one in store.outcomes()}
         assert min(asked) > 0
         assert sum(asked) == 12
-        received = (ExportTraceServiceRequest.FromString(request.data) for request, _ in cluster.log)
-        scopes = [scope for one in received for kept in one.resource_spans for scope in kept.scope_spans]
-        spans = [span for scope in scopes for span in scope.spans]
+        spans = [span for request, _ in cluster.log for span in spans_in(request)]
         assert sum(span.name == "cot" and not span.parent_span_id for span in spans) == 12
         arguments = begin(stub, questions, tmp_path / "there", "--limit", 12, "--ray", "auto", "--workers", 2)
         there = CliRunner().invoke(app, ["eval", *map(str, arguments)])

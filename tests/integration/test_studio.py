@@ -796,7 +796,7 @@ WRONG = {
     ),
     "no server": Wrong(
         "ModelUnavailable",
-        "The model at http://127.0.0.1:9/v1 did not answer after 4 attempts",
+        "http://127.0.0.1:9/v1 did not answer after 4 attempts",
         graph="vanilla_rag",
         settings={"llm": "openai:http://127.0.0.1:9/v1#m"},
     ),

@@ -439,7 +439,7 @@ async def test_many_failures_in_a_row_end_the_run(tmp_path: Path) -> None:
     names = [f"q{i}" for i in range(20)]
     gone: dict[str, Exception] = {name: ModelUnavailable("http://x", 4, "it is gone") for name in names[3:]}
     records = Records(tmp_path / "r.jsonl")
-    with pytest.raises(DubitoError, match="5 questions in a row failed, the last one so: The model at http://x did"):
+    with pytest.raises(DubitoError, match="5 questions in a row failed, the last one so: http://x did"):
         await asked(records, names, at_once=1, **gone)
     assert await asked(Records(records.path), names) == names[3:]
 

@@ -251,7 +251,7 @@ def test_a_model_that_does_not_answer_is_exit_code_1(use, monkeypatch, fast_retr
     monkeypatch.setattr(vanilla_rag, "graph", vanilla_rag.build().compile(name="vanilla_rag"))
     done = dubito("ask", QUESTION, "--graph", "vanilla_rag")
     assert done.exit_code == 1
-    assert done.stderr == "The model at scripted did not answer after 4 attempts: connection refused.\n"
+    assert done.stderr == "scripted did not answer after 4 attempts: connection refused.\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")

@@ -294,7 +294,7 @@ def test_a_server_that_is_gone_ends_the_run_and_keeps_what_is_done(
     done = calibrate(tmp_path, "--at-once", "1", "--json")
     assert done.exit_code == 1
     message = json.loads(done.stdout)["error"]["message"]
-    assert message.startswith("5 questions in a row failed, the last one so: The model at http://x did not answer")
+    assert message.startswith("5 questions in a row failed, the last one so: http://x did not answer")
     assert not (tmp_path / "c.json").exists()
     later = use(given)
     assert calibrate(tmp_path).exit_code == 0

@@ -240,7 +240,7 @@ def test_a_judge_that_fails_is_told_where_it_failed(fast_retries):
     followed(opened(chat(reply=lambda system, user: "the Lune"), judge=faulty), console, neighbourhood)
     ((words, (said,)),) = blocks(lines_of(console), "cluster")
     assert words == "batch 1"
-    assert "the judge failed, no penalty (The model at judge did not answer after 4 attempts: it is gone" in said
+    assert "the judge failed, no penalty (judge did not answer after 4 attempts: it is gone" in said
     assert blocks(lines_of(console), "promote")[0][1][0] == "no penalty: Ada Brand (3), Bo Carr (1)"
 
 
