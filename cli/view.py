@@ -36,6 +36,9 @@ RENDERERS: Mapping[str, Renderer] = {
 }
 """By node name; SePer, SUNAR's graphs and those that reason have nodes of the same names and tables of their own."""
 
+STRANGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What a renderer raises over a node of another graph that has the same name, or of another version."""
+
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -52,8 +55,7 @@ def words_of(step: Step) -> Shown:
     """What its renderer has to say of a step, or the plain one where it cannot."""
     try:
         return (changes if step.failed else _renderer(step))(step)
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
-        # another graph's node of the same name, with another state
+    except STRANGE:
         return changes(step)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,6 +11,7 @@ from rich.text import Text
 from ...traces.recording import Recording, Step
 from ..screen import clean, duration
 from .facts import answer_of, beside, cost_of, cost_words, evidence_of, names_of, state_of, times, warnings_of
+from .said import words
 
 MOST_EVIDENCE = 10
 """Chunks listed below an answer; the others are counted."""
@@ -40,11 +41,11 @@ def _table(recording: Recording) -> Table:
     for column in ("time", "calls", "tokens\nread", "tokens\nwritten"):
         table.add_column(Text(column), justify="right", no_wrap=True)
     table.add_column(Text(""), overflow="fold")
-    _add(table, recording.steps, "")
+    _add(table, recording.steps, words(recording), "")
     return table
 
 
-def _add(table: Table, steps: Sequence[Step], indent: str) -> None:
+def _add(table: Table, steps: Sequence[Step], said: Mapping[int, str], indent: str) -> None:
     for position, step in enumerate(steps):
         last = position == len(steps) - 1
         cost = cost_of(step.all_calls)
@@ -52,21 +53,21 @@ def _add(table: Table, steps: Sequence[Step], indent: str) -> None:
         name = Text.assemble((indent + ("└─ " if last else "├─ "), "dim"), (clean(step.node), "bold"))
         if len(step.tasks) > 1:
             name.append(f" {times(step)}")
-        table.add_row(name, Text(duration(step.seconds)), *(Text(one) for one in figures), _remarks(step, steps))
-        _add(table, step.steps, indent + ("   " if last else "│  "))
+        remarks = _remarks(step, steps, said.get(id(step), ""))
+        table.add_row(name, Text(duration(step.seconds)), *(Text(one) for one in figures), remarks)
+        _add(table, step.steps, said, indent + ("   " if last else "│  "))
 
 
-def _remarks(step: Step, siblings: Sequence[Step]) -> Text:
-    aside = ["in parallel"] if len(step.tasks) > 1 else []
-    if others := beside(step, siblings):
-        aside.append(f"beside {clean(', '.join(others))}")
-    said = Text(", ".join(aside), "dim")
-    said.append(" " if aside else "")
-    for error in step.errors[:1]:
-        said.append(f"failed: {clean(str(error.get('message', '')))} ", "red")
-    if step.unfinished:
-        said.append("not finished", "yellow")
-    return said
+def _remarks(step: Step, siblings: Sequence[Step], said: str) -> Text:
+    others = ", ".join(beside(step, siblings))
+    failed = [f"failed: {clean(str(error.get('message', '')))}" for error in step.errors[:1]]
+    parts = [
+        Text("" if failed else said),
+        Text(f"(beside {clean(others)})" if others else "", "dim"),
+        *(Text(one, "red") for one in failed),
+        Text("not finished" if step.unfinished else "", "yellow"),
+    ]
+    return Text(" ").join(part for part in parts if part)
 
 
 def _evidence(recording: Recording) -> list[RenderableType]:

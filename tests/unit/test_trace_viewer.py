@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 from dubito.cli import app
+from dubito.cli.following import Following
+from dubito.cli.screen import shorten
+from dubito.cli.view import words_of
 from dubito.cli.viewer import page
 from dubito.cli.viewer.about import ABOUT
 from dubito.cli.viewer.blocks import Cell, Row, Table, Words, num
 from dubito.cli.viewer.layers import HALF, layout, width_of
 from dubito.cli.viewer.panels import PANELS, blocks
+from dubito.cli.viewer.said import LONGEST, words
 from dubito.cli.viewer.timeline import lanes
 from dubito.errors import ContextOverflow
 from dubito.graphs.registry import graph_names
@@ -33,6 +37,8 @@ from dubito.tests.recorded import (
 )
 from dubito.tests.scripted import QUESTION
 from dubito.traces.recording import Task, read
+from dubito.traces.run import NodeEnd
+from dubito.traces.writer import Trace
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -180,14 +186,57 @@ def test_the_tree_has_a_line_a_step_with_its_cost(tmp_path):
     code, out, _ = dubito("trace", written(tmp_path / "t.jsonl", *BRANCHED, over(warnings=["odd"])))
     assert code == 0
     rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
-    assert ["├─ plan", "2.0 s", "1", "7", "3", "beside fetch"] in rows
-    assert ["├─ fetch", "0.5 s", "beside plan"] in rows
-    assert ["├─ judge ×3", "3.0 s", "3", "30", "3", "in parallel"] in rows
+    assert ["├─ plan", "2.0 s", "1", "7", "3", "(beside fetch)"] in rows
+    assert ["├─ fetch", "0.5 s", "(beside plan)"] in rows
+    assert ["├─ judge ×3", "3.0 s", "3", "30", "3"] in rows
     assert ["├─ judge", "1.0 s"] in rows
     assert ["└─ inner", "1.0 s"] in rows
     assert ["└─ look", "0.5 s"] in rows
     assert "Warning: odd" in out
     assert out.rstrip().endswith("6 steps, 4 model calls, 37 tokens read, 6 written, 9.0 s")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_tree_says_of_each_step_what_the_screen_said(name, tmp_path):
+    run, live = RUNS[name](), []
+    following = Following(run.context)
+    with Trace(tmp_path / "t.jsonl", run) as recorder:
+        for event in run:
+            recorder.on(event)
+            step = following.on(event)
+            if isinstance(event, NodeEnd) and step is not None and not step.running:
+                shown = words_of(step)
+                live.append((step.node, "" if shown.passing else shorten(shown.words, LONGEST)))
+    recording = read(tmp_path / "t.jsonl")
+    said = words(recording)
+    assert sorted((step.node, said[id(step)]) for _, step in recording.walk()) == sorted(live)
+    assert sum(bool(one) for one in said.values()) > len(said) / 5
+
+
+def test_what_the_screen_said_is_in_the_tree(traces):
+    told = " ".join(re.sub(r"[│├└]", " ", dubito("trace", traces["df_rag"])[1]).split())
+    assert "└─ choose" not in told
+    assert "distinct chunk sets at 10 levels of diversity λ" in told
+    assert "λ* = " in told
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ('"candidates":', '"kandidates":'),
+        ('"lambda_star":', '"lambda_star": "high", "was":'),
+        ('"evaluations": [{', '"evaluations": ["odd", {'),
+        ('"context": {', '"context": {"of_tomorrow": 1, '),
+        ('"graph": "df_rag"', '"graph": "df_rag_2"'),
+    ],
+)
+def test_what_another_version_wrote_is_a_tree_all_the_same(broken, traces, tmp_path):
+    text = traces["df_rag"].read_text(encoding="utf-8")
+    assert broken[0] in text
+    (tmp_path / "t.jsonl").write_text(text.replace(*broken), encoding="utf-8")
+    code, out, err = dubito("trace", tmp_path / "t.jsonl")
+    assert (code, err) == (0, "")
+    assert re.search(r"├─ choose +\d+\.\d s", out)
 
 
 def test_the_tree_says_what_failed(tmp_path):
@@ -351,8 +400,8 @@ def test_a_run_that_was_killed_is_shown_as_far_as_it_got(traces, tmp_path, name)
 def test_what_was_under_way_when_the_run_was_killed_is_marked(tmp_path):
     path = written(tmp_path / "t.jsonl", *BRANCHED[:4])
     _, out, _ = dubito("trace", path)
-    assert re.search(r"plan +2\.0 s +1 +7 +3 +beside fetch not finished", out)
-    assert re.search(r"fetch +0\.5 s +beside plan\n", out)
+    assert re.search(r"plan +2\.0 s +1 +7 +3 +\(beside fetch\) not finished", out)
+    assert re.search(r"fetch +0\.5 s +\(beside plan\)\n", out)
     cards = shown(path).every("details", class_="step")
     assert [card.one("span", class_="number").text for card in cards] == ["1", "2"]
     assert ["not finished" in card.every("summary")[0].text for card in cards] == [True, False]
