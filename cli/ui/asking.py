@@ -201,7 +201,7 @@ def _facts(step: Step) -> list[str]:
     if step.calls:
         read = sum(call.call["prompt_tokens"] for call in step.calls)
         written = sum(call.call["completion_tokens"] for call in step.calls)
-        facts += [counted(len(step.calls), "model call"), f"{read:,} + {written:,} tokens"]
+        facts += [counted(len(step.calls), "model call"), f"{read:,} tokens read, {written:,} written"]
     if not step.running:
         facts.append(duration(max(end.at for end in step.ends) - step.begun))
     return facts

@@ -149,7 +149,7 @@ def _figures(graph: str, scored: Scored) -> list[tuple[str, str]]:
     if scored.cost is not None:
         cost = scored.cost
         found.append(("calls", f"{cost.calls:,}" + (f" ({cost.remembered:,} remembered)" if cost.remembered else "")))
-        found.append(("tokens", f"{cost.prompt_tokens:,} + {cost.completion_tokens:,}"))
+        found.append(("tokens", f"{cost.prompt_tokens:,} read, {cost.completion_tokens:,} written"))
         found.append(("seconds", f"{cost.seconds:.1f}"))
     return found
 

@@ -95,7 +95,7 @@ def test_the_steps_of_a_question_come_then_its_answer(page):
     assert tree.one(id="answer").text == "the Lune"
     assert [one.one("p").text for one in tree.one(id="evidence").every("li")] == ["zero", "one", "two"]
     generate = parsed(next(one["html"] for one in steps if one["number"] == 3 and one["state"] == "done").encode())
-    assert "1 model call · 7 + 3 tokens · " in generate.text
+    assert "1 model call · 7 tokens read, 3 written · " in generate.text
 
 
 def test_the_trace_is_the_runs_own_and_its_page_opens(page):
