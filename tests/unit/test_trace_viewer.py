@@ -226,6 +226,8 @@ def test_what_the_screen_said_is_in_the_tree(traces):
         ('"candidates":', '"kandidates":'),
         ('"lambda_star":', '"lambda_star": "high", "was":'),
         ('"evaluations": [{', '"evaluations": ["odd", {'),
+        ('"evaluations": [{', '"evaluations": 5, "were": [{'),
+        ('"evaluations": [{', '"plan": [], "evaluations": [{'),  # by several at once
         ('"context": {', '"context": {"of_tomorrow": 1, '),
         ('"graph": "df_rag"', '"graph": "df_rag_2"'),
     ],
