@@ -37,7 +37,7 @@ RENDERERS: Mapping[str, Renderer] = {
 """By node name; SePer, SUNAR's graphs and those that reason have nodes of the same names and tables of their own."""
 
 STRANGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
-"""What a renderer raises over a node of another graph that has the same name, or of another version."""
+"""What code raises over a graph, settings or a state that it was not made for; a `UserFault` is a ValueError too."""
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 

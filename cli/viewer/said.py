@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.channels.base import BaseChannel
 from langgraph.errors import InvalidUpdateError
-from pydantic import ValidationError
 
-from ...errors import UserFault
 from ...graphs.registry import graph_named
 from ...traces.recording import Recording, Step
 from ...traces.run import NodeEnd, NodeStart
@@ -33,7 +31,7 @@ LONGEST = 120
 def words(recording: Recording) -> dict[int, str]:
     """By `id` of each step, as far as this version knows the graph, the run's settings and what its steps changed."""
     found: dict[int, str] = {}
-    with suppress(UserFault, ValidationError, InvalidUpdateError, *STRANGE):
+    with suppress(InvalidUpdateError, *STRANGE):
         graph = graph_named(recording.graph)
         settings = cast("type[BaseContext]", graph.builder.context_schema).model_validate(recording.context)
         found.update(_said(graph, recording.steps, settings, ()))
