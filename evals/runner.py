@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +12,7 @@ from ..errors import DubitoError, ModelFault, ModelUnavailable
 from ..graphs.registry import graph_named
 from ..models.remembered import CallMemory, RememberingChat, counting
 from ..models.resources import Resources
-from ..traces.run import MODES, Progress, Reader
+from ..traces.run import MODES, ModelCall, Progress, Reader
 from ..traces.writer import first_line, jsonable, last_line, line_of
 from .bench import Task
 from .in_turn import in_turn
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ..state.context import BaseContext
 
 Ask = Callable[[Task], Awaitable[Outcome]]
+
+TOKENS = ("prompt_tokens", "completion_tokens")
 
 MOST_FAILURES = 5
 """Questions that may fail in a row for want of a model, beyond those that were under way with the first of them."""
@@ -56,6 +59,7 @@ class Asker:
         graph = self._graph(task.graph)
         context = cast("type[BaseContext]", graph.builder.context_schema).model_validate(task.context)
         reader, lines, fault = Reader(graph), [first_line(graph, task.text, context)], None
+        spent: Counter[str] = Counter(calls=0, prompt_tokens=0, completion_tokens=0)
         begun = time.monotonic()
         with counting() as remembered:
             try:
@@ -65,6 +69,8 @@ class Asker:
                     event = reader.event(cast("dict[str, Any]", part), time.monotonic())
                     if isinstance(event, Progress):
                         self._on_progress(event.what, event.done, event.total)
+                    if isinstance(event, ModelCall):
+                        spent.update(calls=1, **{name: event.call[name] for name in TOKENS})
                     if self._traces and (line := line_of(event)) is not None:
                         lines.append(line)
             except Exception as caught:  # a fault of ours costs this question and not the others
@@ -75,7 +81,7 @@ class Asker:
             system=task.system,
             question=task.question,
             output=jsonable(reader.output) if fault is None else None,
-            error=None if fault is None else error_of(fault),
+            error=None if fault is None else {**error_of(fault), "spent": dict(spent)},
             seconds=seconds,
             remembered=remembered.calls,
             remembered_seconds=remembered.seconds,

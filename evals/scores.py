@@ -69,9 +69,9 @@ class Cost:
 class Scored:
     """An outcome and what it is worth.
 
-    answer: None if the question failed, and then there are neither metrics nor a cost; metrics: by name, those only
-    that are defined and were measured; doubt: the system's own uncertainty, higher is less certain, None where it tells
-    none, and threshold: above which it calls itself uncertain; error: type and message of a failure.
+    answer: None if the question failed, and then there are no metrics, and a cost only where it is known; metrics: by
+    name, those only that are defined and were measured; doubt: the system's own uncertainty, higher is less certain,
+    None where it tells none, and threshold: above which it calls itself uncertain; error: a failure's type and message.
     """
 
     system: str
@@ -146,8 +146,10 @@ def chunks_of(output: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _scored(outcome: Outcome, system: System, asked: Asked, standard: Standard) -> Scored:
     if outcome.output is None:
-        kind = str((outcome.error or {}).get("type", ""))
-        return Scored(outcome.system, outcome.question, None, error=(kind, outcome.error_message))
+        error = outcome.error or {}
+        cost = _cost(outcome, error["spent"]) if "spent" in error else None
+        named = str(error.get("type", "")), outcome.error_message
+        return Scored(outcome.system, outcome.question, None, cost=cost, error=named)
     answer = str(outcome.output.get("answer") or "")
     metrics = answer_scores(answer, asked.gold, standard)
     if asked.gold_documents:

@@ -37,8 +37,9 @@ class Outcome:
     """A question's outcome under a system.
 
     output: the graph's, None if it failed; error: {"type", "message", "unavailable"} if it failed, unavailable where it
-    was for want of a model; seconds: how long it took; remembered: how many of its model calls were answered from
-    memory, which once took remembered_seconds; trace: the lines of its trace, empty where none was kept.
+    was for want of a model, and what its model calls took until then as "spent": {"calls", "prompt_tokens",
+    "completion_tokens"}, where that is known; seconds: how long it took; remembered: how many of its model calls were
+    answered from memory, which once took remembered_seconds; trace: the lines of its trace, empty where none was kept.
     """
 
     system: str

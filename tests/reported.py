@@ -46,8 +46,17 @@ def answered(system: str, question: str, answer: str, *, trace: bytes = b"", **m
     )
 
 
-def failed(system: str, question: str, message: str = "No answer came.", kind: str = "ModelUnavailable") -> Outcome:
-    error = {"type": kind, "message": message, "unavailable": True}
+def failed(
+    system: str,
+    question: str,
+    message: str = "No answer came.",
+    kind: str = "ModelUnavailable",
+    spent: tuple[int, int, int] | None = None,
+) -> Outcome:
+    """spent: calls, tokens read and written."""
+    error: dict[str, Any] = {"type": kind, "message": message, "unavailable": True}
+    if spent is not None:
+        error["spent"] = dict(zip(("calls", "prompt_tokens", "completion_tokens"), spent, strict=True))
     return Outcome(system=system, question=f"small/{question}", output=None, error=error, seconds=0.1)
 
 

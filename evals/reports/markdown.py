@@ -59,11 +59,12 @@ def _section(summary: Summary, section: Section, plots: Sequence[Plot]) -> list[
                 markdown(one.system),
                 markdown(one.kind),
                 markdown(shortened(one.message, LONGEST_REASON)),
-                f"{one.questions}",
+                *(f"{count:,}" for count in (one.questions, one.calls, one.tokens)),
             ]
             for one in section.failures
         ]
-        blocks.append(("Failures", table(["system", "fault", "reason", "questions"], rows, texts=3)))
+        columns = ["system", "fault", "reason", "questions", "calls before", "tokens"]
+        blocks.append(("Failures", table(columns, rows, texts=3)))
     if section.spent:
         blocks += [("Cost of a question", _costs(section.spent)), ("Cost by stage", _stages(section.spent))]
     if section.doubts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -68,12 +67,17 @@ class Pair:
 
 @dataclass(frozen=True)
 class Failure:
-    """A reason that some of a system's questions failed for."""
+    """A reason that some of a system's questions failed for.
+
+    calls, tokens: what they had cost until then, all together, as far as it is known; tokens read and written.
+    """
 
     system: str
     kind: str
     message: str
     questions: int
+    calls: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -247,13 +251,21 @@ def _pairs(found: Mapping[str, Sequence[Scored]], metric: str, seed: int) -> lis
 
 
 def _failures(outcomes: Iterable[Scored]) -> list[Failure]:
-    reasons = Counter((one.system, *one.error) for one in outcomes if one.failed)
-    return [Failure(*reason, questions) for reason, questions in reasons.most_common()]
+    reasons: dict[tuple[str, str, str], list[Scored]] = {}
+    for one in outcomes:
+        if one.failed:
+            reasons.setdefault((one.system, *one.error), []).append(one)
+    found = []
+    for reason, failed in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        costs = [one.cost for one in failed if one.cost is not None]
+        tokens = sum(cost.prompt_tokens + cost.completion_tokens for cost in costs)
+        found.append(Failure(*reason, len(failed), sum(cost.calls for cost in costs), tokens))
+    return found
 
 
 def spent_of(label: str, outcomes: Iterable[Scored]) -> Spent | None:
     """The mean cost of the answered ones; None if there are none."""
-    costs = [one.cost for one in outcomes if one.cost is not None]
+    costs = [one.cost for one in outcomes if one.cost is not None and not one.failed]
     if not costs:
         return None
     n, calls = len(costs), sum(one.calls for one in costs)

@@ -208,6 +208,21 @@ async def test_whatever_ends_a_question_is_its_outcome(tmp_path: Path, fault, me
     assert read(tmp_path / "t.jsonl").error is not None
 
 
+async def test_a_failed_question_keeps_what_it_cost(tmp_path: Path):
+    replies = iter(["Tarn Mill was founded in 1815.", UserFault("Too long.")])
+
+    def reply(system: str, user: str) -> str:
+        if isinstance(said := next(replies), Exception):
+            raise said
+        return said
+
+    asker = Asker(None, 0, traces=False, llm=ScriptedChat(reply=reply))
+    found = await asker(Task("a", "d/0", "cot", {}, "When?"))
+    assert found.error_message == "Too long."
+    assert found.error is not None
+    assert found.error["spent"] == {"calls": 1, "prompt_tokens": 7, "completion_tokens": 3}
+
+
 def gold(number: int, *paragraphs: str) -> GoldQuestion:
     documents = tuple(Document(f"p{text}", f"T{text}", text) for text in paragraphs)
     return GoldQuestion(f"Q{number}?", (f"A{number}",), id=f"{number}", documents=documents)

@@ -326,10 +326,11 @@ def test_a_run_without_outcomes_has_no_report(tmp_path):
 
 
 def test_a_run_of_failures_says_why(tmp_path):
-    written = report(tmp_path, [failed("plain", "q1", "It is down."), failed("plain", "q2", "It is down.")])
-    assert lines_of(written, "Failures")[2] == ["plain", "ModelUnavailable", "It is down.", "2"]
+    spent = failed("plain", "q1", "It is down.", spent=(1, 1200, 34))
+    written = report(tmp_path, [spent, failed("plain", "q2", "It is down.")])
+    assert lines_of(written, "Failures")[2] == ["plain", "ModelUnavailable", "It is down.", "2", "1", "1,234"]
     shown = page(written)
-    assert shown.table("Failures")[1] == ["plain", "ModelUnavailable", "It is down.", "2"]
+    assert shown.table("Failures")[1] == ["plain", "ModelUnavailable", "It is down.", "2", "1", "1,234"]
     assert shown.every("details", class_="q")[0].one("p", class_="f").text == "ModelUnavailable: It is down."
     assert dict(header(written.summary))["state"] == "0 answered, 2 failed, 1 not asked yet"
 

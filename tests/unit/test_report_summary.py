@@ -9,7 +9,7 @@ from dubito.evals.bench import System
 from dubito.evals.comparison import Comparison, comparison_of
 from dubito.evals.reports.oracle import best_level
 from dubito.evals.reports.plots import by_place, overlaps
-from dubito.evals.reports.summary import Pair, Row, Section, summary_of
+from dubito.evals.reports.summary import Failure, Pair, Row, Section, summary_of
 from dubito.tests.reported import answered, asked, failed, made, usage, vanilla
 
 NAMES = ["q1", "q2", "q3", "q4", "q5"]
@@ -113,18 +113,21 @@ def test_failures_are_counted_by_reason(tmp_path):
     reasons = ["It is down.", "It is down.", "The prompt is too long."]
     found = section(
         tmp_path,
-        *(failed("a", name, reason, "Fault") for name, reason in zip(NAMES, reasons, strict=False)),
+        failed("a", NAMES[0], reasons[0], "Fault", spent=(2, 300, 40)),
+        failed("a", NAMES[1], reasons[1], "Fault", spent=(1, 10, 5)),
+        failed("a", NAMES[2], reasons[2], "Fault"),
         *outcomes("b", "rrrrr"),
     )
-    assert [(one.system, one.kind, one.message, one.questions) for one in found.failures] == [
-        ("a", "Fault", "It is down.", 2),
-        ("a", "Fault", "The prompt is too long.", 1),
+    assert found.failures == [
+        Failure("a", "Fault", "It is down.", 2, 3, 355),
+        Failure("a", "Fault", "The prompt is too long.", 1, 0, 0),
     ]
 
 
 def test_cost_is_the_mean_of_answered_questions(tmp_path):
     found = section(
         tmp_path,
+        failed("a", "q3", spent=(9, 900, 90)),
         answered("a", "q1", "right", usage=usage(plan=(1, 10, 2, 0.5), generate=(3, 40, 6, 1.0)), seconds=2.0),
         answered("a", "q2", "right", usage=usage(generate=(4, 20, 2, 3.0)), seconds=1.0, remembered=2,
                  remembered_seconds=5.0),

@@ -62,6 +62,13 @@ def test_a_failure_has_a_reason_and_nothing_else(tmp_path):
     assert mean_of(found.values(), "f1") == 1  # of what was answered
 
 
+def test_a_failure_cost_what_its_calls_took(tmp_path):
+    found = scored(tmp_path, failed("plain", "q1", spent=(2, 30, 4)))
+    cost = found["plain", "small/q1"].cost
+    assert cost is not None
+    assert (cost.calls, cost.prompt_tokens, cost.completion_tokens, cost.stages) == (2, 30, 4, {})
+
+
 def test_an_empty_answer_is_an_answer(tmp_path):
     one = scored(tmp_path, answered("plain", "q1", ""))["plain", "small/q1"]
     assert not one.failed
