@@ -10,6 +10,7 @@ from typing import Any
 from ...traces.recording import Call, Recording, Step, Task
 from ..screen import counted, duration, shorten
 from .facts import beside, cost_of, times, title_of
+from .said import words
 
 LONGEST_INLINE = 160
 """Characters of a value that is shown without folding."""
@@ -73,10 +74,11 @@ class TaskCard:
 
 @dataclass(frozen=True)
 class Card:
-    """A step."""
+    """A step; words: what the screen said of it."""
 
     number: int
     name: str
+    words: str
     facts: str
     remark: str
     fault: str
@@ -86,10 +88,11 @@ class Card:
 def cards(recording: Recording) -> list[Card]:
     """The steps of the graph, those of subgraphs within them."""
     seen: dict[str, int] = {}
-    return [_card(step, recording.steps, seen) for step in recording.steps]
+    said = words(recording)
+    return [_card(step, recording.steps, seen, said) for step in recording.steps]
 
 
-def _card(step: Step, siblings: Sequence[Step], seen: dict[str, int]) -> Card:
+def _card(step: Step, siblings: Sequence[Step], seen: dict[str, int], said: Mapping[int, str]) -> Card:
     cost = cost_of(step.all_calls)
     facts = [times(step), duration(step.seconds)]
     if cost.calls:
@@ -97,18 +100,20 @@ def _card(step: Step, siblings: Sequence[Step], seen: dict[str, int]) -> Card:
     remarks = [f"{len(step.tasks)} in parallel"] if len(step.tasks) > 1 else []
     remarks += [f"beside {', '.join(others)}"] if (others := beside(step, siblings)) else []
     fault = "failed" if step.errors else "not finished" if step.unfinished else ""
-    tasks = [_task(step, number, seen) for number in range(len(step.tasks))]
-    return Card(step.number, step.node, " · ".join(one for one in facts if one), ", ".join(remarks), fault, tasks)
+    tasks = [_task(step, number, seen, said) for number in range(len(step.tasks))]
+    told = "" if step.errors else said.get(id(step), "")
+    shown = " · ".join(one for one in facts if one)
+    return Card(step.number, step.node, told, shown, ", ".join(remarks), fault, tasks)
 
 
-def _task(step: Step, position: int, seen: dict[str, int]) -> TaskCard:
+def _task(step: Step, position: int, seen: dict[str, int], said: Mapping[int, str]) -> TaskCard:
     task = step.tasks[position]
     error = "" if task.error is None else f"{task.error.get('type', '')}: {task.error.get('message', '')}"
     ended = "not finished" if task.end is None else duration(task.end - task.start)
     hint = _hint(task, step.tasks)
     title = f"run {position + 1}{f', {hint}' if hint else ''} · {ended}"
     read = _entries(task.input, step.number, seen)
-    inside = [_card(one, task.steps, seen) for one in task.steps]
+    inside = [_card(one, task.steps, seen, said) for one in task.steps]
     changed = _entries(task.update, step.number, seen)
     return TaskCard(title, error, read, changed, [_call(call) for call in task.calls], inside)
 

@@ -220,6 +220,20 @@ def test_what_the_screen_said_is_in_the_tree(traces):
     assert "λ* = " in told
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_the_cards_say_it_too(name, traces):
+    recording = read(traces[name])
+    said = words(recording)
+    found = {}
+    for card in parsed(page.render(recording)).every("details", class_="step"):
+        heading = card.every("summary")[0]
+        found[int(heading.one("span", class_="number").text)] = [
+            " ".join(one.text.split()) for one in heading.every("span", class_="words")
+        ]
+    for _, step in recording.walk():
+        assert found[step.number] == [" ".join(said[id(step)].split())] * bool(said[id(step)])
+
+
 @pytest.mark.parametrize(
     "broken",
     [
