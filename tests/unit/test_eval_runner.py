@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -209,7 +210,7 @@ async def test_whatever_ends_a_question_is_its_outcome(tmp_path: Path, fault, me
 
 
 async def test_a_failed_question_keeps_what_it_cost(tmp_path: Path):
-    replies = iter(["Tarn Mill was founded in 1815.", UserFault("Too long.")])
+    replies: Iterator[str | Exception] = iter(["Tarn Mill was founded in 1815.", UserFault("Too long.")])
 
     def reply(system: str, user: str) -> str:
         if isinstance(said := next(replies), Exception):
