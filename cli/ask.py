@@ -77,6 +77,7 @@ def ask(
     options = {"corpus": corpus, "llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k}
     screen = None if as_json else console()
     with screen.status("loading") if screen is not None and screen.is_interactive else contextlib.nullcontext():
+        from ..models.resources import check_corpus  # noqa: PLC0415
         from ..models.telemetry import export_spans  # noqa: PLC0415
         from ..traces.run import Run  # noqa: PLC0415 - what is heavy loads when it is needed
         from .watch import follow  # noqa: PLC0415
@@ -87,7 +88,10 @@ def ask(
         more = {"answers": answers} if answers else {}
         if answers and "answers" not in chosen.get_input_jsonschema()["properties"]:
             raise UserFault(f"{chosen.name} takes no right answers: --answer is for --graph seper.")
-        run = Run(chosen, text, context_for(chosen, options, assignments or []), more)
+        context = context_for(chosen, options, assignments or [])
+        if context.looks_up:
+            check_corpus(context.corpus)
+        run = Run(chosen, text, context, more)
     if screen is not None:
         follow(run, trace, screen)
         return

@@ -20,7 +20,7 @@ from ..evals.consistent_sunar import graph as consistent_sunar
 from ..evals.consistent_sunar import open_everything
 from ..evals.questions import GoldQuestion, read_questions
 from ..evals.records import Record, Records
-from ..models.resources import shared_resources
+from ..models.resources import check_corpus, shared_resources
 from ..state.sunar import SunarContext
 from ..uncertainty import conformal_threshold
 from .ask_many import ask_them, check_target, failures_of, keys_of, records_beside, show_failures
@@ -50,6 +50,7 @@ def calibrate_sunar(job: Job, *, as_json: bool) -> None:
     rule = rule_of(job.right)
     conformal_threshold([], job.alpha)  # refuses what is no share
     context = cast("SunarContext", context_for(consistent_sunar, job.options, job.assignments))
+    check_corpus(context.corpus)
     questions = read_questions(job.questions, job.limit)
     check_target(job.out)
     records = Records(records_beside(job.out))

@@ -28,6 +28,7 @@ from ..evals.store import Outcome, Store
 from ..graphs.registry import graph_named
 from ..models.background import run_in_background
 from ..models.remembered import CallMemory
+from ..models.resources import check_corpus
 from .ask_many import MOST_FAILURES_SHOWN, Bar
 from .context import context_for
 from .reporting import as_object, show_summary, show_written
@@ -86,6 +87,9 @@ def evaluate_anew(job: Job, how: How) -> None:
     corpus = job.corpus if job.corpus in places else None
     options = job.options if corpus else {**job.options, "corpus": job.corpus}
     systems = systems_of(job.systems, options, job.assignments)
+    if corpus is None:
+        for place in {str(system.context["corpus"]) for system in systems if "corpus" in system.context}:
+            check_corpus(place)
     if how.replicas:
         spread([Task(one.label, "", one.graph, one.context, "") for one in systems], how.replicas)
     datasets = [load_dataset(spec, on_error=job.on_bad_record) for spec in job.datasets]

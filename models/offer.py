@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserFault, either
 from ..settings import settings
-from .resources import QDRANT, corpus_path, open_chat_model
+from .resources import check_corpus, open_chat_model
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -105,8 +105,7 @@ def offered(given: Iterable[str], where: str, more: str) -> Offer:
             )
         named[name].append(value)
     for corpus in named["corpus"]:
-        if not corpus.startswith(QDRANT) and not corpus_path(corpus).exists():
-            raise UserFault(f"There is no corpus at '{corpus}': give an index folder, or a corpus file or folder.")
+        check_corpus(corpus)
     for model in named["llm"]:
         open_chat_model(model)
     values = {name: tuple(dict.fromkeys([*some, *BUILT_IN[name]])) for name, some in named.items()}

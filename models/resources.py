@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -294,6 +295,12 @@ def corpus_path(name: str) -> Path:
     if name == SAMPLE:
         return Path(str(package_files.files("dubito") / "examples" / "sample" / "corpus.jsonl"))
     return Path(name).expanduser()
+
+
+def check_corpus(name: str) -> None:
+    """`UserFault` for a corpus that is not there, before anything is loaded for it; one of Qdrant's may be anywhere."""
+    if not name.startswith(QDRANT) and not os.path.exists(corpus_path(name)):  # noqa: PTH110 - which raises for odd names
+        raise UserFault(f"There is no corpus at '{name}': give an index folder, or a corpus file or folder.")
 
 
 def open_chat_model(name: str) -> ChatModel:

@@ -160,12 +160,29 @@ def test_a_wrong_setting_of_the_environment_is_named(monkeypatch):
     assert "DUBITO_TIMEOUT_S is 'soon'" in done.stderr
 
 
-def test_models_and_corpus_can_come_from_the_environment(use, monkeypatch):
+def test_models_and_corpus_can_come_from_the_environment(use, monkeypatch, tmp_path):
     use()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-corpus").mkdir()
     for name in ("LLM", "ENCODER", "CORPUS"):
         monkeypatch.setenv(f"DUBITO_{name}", f"my-{name.lower()}")
     context = json.loads(dubito("ask", QUESTION, "--json", "--encoder", "given").stdout)["context"]
     assert (context["llm"], context["encoder"], context["corpus"]) == ("my-llm", "given", "my-corpus")
+
+
+@pytest.mark.parametrize("name", ["nowhere.index", "x" * 5000, "with\0zero", "~/nowhere-at-all"])
+def test_a_corpus_that_is_not_there_is_refused_before_any_model_is_opened(name, monkeypatch):
+    def opened(model: str) -> None:
+        raise UserFault("A model was opened.")
+
+    monkeypatch.setattr(resources, "open_chat_model", opened)
+    monkeypatch.setattr(resources, "_shared", None)
+    done = dubito("ask", QUESTION, "--corpus", name)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("There is no corpus at ")
+    assert done.stdout == ""
+    looks_nothing_up = dubito("ask", QUESTION, "--graph", "cot", "--corpus", name)
+    assert looks_nothing_up.stderr == "A model was opened.\n"
 
 
 def test_what_libraries_print_stays_out_of_the_json(use, letters, tmp_path, monkeypatch):

@@ -257,7 +257,7 @@ def test_what_is_done_is_not_asked_again(tmp_path: Path, use: Use) -> None:
     third = use(given)
     assert calibrate(tmp_path, "--limit", "5", temperature=0.3).exit_code == 0
     assert len(third.questions) == 5
-    assert calibrate(tmp_path, "--limit", "5", "--corpus", "elsewhere").exit_code == 0
+    assert calibrate(tmp_path, "--limit", "5", "--corpus", str(tmp_path)).exit_code == 0
     assert len(third.of("reason")) == 10, "nor does another corpus give the same ones"
     fourth = use(given)
     assert calibrate(tmp_path, "--at-once", "1", concurrency=3).exit_code == 0
