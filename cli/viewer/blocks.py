@@ -32,6 +32,9 @@ class Row:
 WIDEST_BESIDE, LONGEST_BESIDE = 44, 18
 """Characters: of columns together that stand beside one another on a phone, of words that may stand in one there."""
 
+LONGEST_NAMED = 120
+"""Characters of a text that stands beside the name of its column on a phone."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -47,6 +50,10 @@ class Table:
     def is_numeric(self, column: int) -> bool:
         """Does a column, from 0, hold numbers?"""
         return any(row.cells[column].number for row in self.rows if len(row.cells) > column)
+
+    def is_long(self, column: int) -> bool:
+        """Does a column hold texts that are to stand below its name where cells are stacked?"""
+        return any(len(row.cells[column].text) > LONGEST_NAMED for row in self.rows if len(row.cells) > column)
 
     @property
     def stacks(self) -> bool:
