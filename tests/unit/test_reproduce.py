@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -102,9 +103,15 @@ def test_commands_are_of_known_programs_and_their_options_exist(words: list[str]
 
 
 @pytest.mark.parametrize("words", all_commands("eval"))
-def test_an_evaluation_is_accepted_as_it_is_written(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_is_accepted_as_it_is_written(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     begun: list[System] = []
     specs: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    for option, value in pairwise(words):
+        if option == "--corpus" and value not in {bench.POOLED, bench.OWN}:
+            Path(value).touch()
 
     def begin(folder: Path, systems: list[System], datasets: object, **rest: object) -> None:
         begun.extend(systems)
