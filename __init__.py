@@ -42,10 +42,10 @@ __all__ = [
     "vanilla_rag",
 ]
 
-_GRAPHS = frozenset(__all__) - {"__version__"}
-
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _GRAPHS:
+    from .graphs.registry import graph_names  # noqa: PLC0415 - `import dubito` reads no other file
+
+    if name in graph_names():
         return import_module(f".graphs.{name}", __name__).graph
     raise AttributeError(f"module 'dubito' has no attribute {name!r}")

@@ -1,50 +1,48 @@
-"""Every fault a caller can meet, in one place.
+"""Every error that dubito raises on purpose.
 
-A fault is the user's (one sentence that says what to do), the model's (transient, retried) or the contract's
-(the reply does not parse). Nothing else leaves a graph on purpose.
+A user fault is a sentence that says what to do. A model fault is transient and is retried. A contract fault is a reply
+that cannot be parsed.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
 class DubitoError(RuntimeError):
-    """Base of every error that dubito raises on purpose; its text is one sentence fit for a terminal.
+    """The base of every error that dubito raises on purpose. Its text is one sentence for a terminal.
 
-    A RuntimeError because LangGraph's server, and so Studio, shows only the text of Python's own kinds of error; in
-    place of any other it says "An internal error occurred".
+    It is a RuntimeError because LangGraph's server, and so Studio, shows the text of Python's built-in errors only;
+    for other errors it shows "An internal error occurred".
     """
 
 
 class UserFault(DubitoError, ValueError):
-    """Something the caller can mend: a missing corpus, an empty question, an unknown model, a wrong setting."""
+    """A fault that the user can correct: a missing corpus, an empty question, an unknown model, a wrong setting."""
 
 
 class CapabilityMissing(UserFault):
-    """The chosen model cannot do what the graph needs; the message names what can."""
+    """The chat model lacks a capability that the settings need. The message names models that have it."""
 
 
 class ContextOverflow(UserFault):
-    """The prompt does not fit the model's context window."""
+    """The prompt does not fit into the model's context window."""
 
 
 class ModelFault(DubitoError):
-    """A transient fault of a model or its server (timeout, 5xx, dropped connection); a node retries it."""
+    """A transient fault of a model or its server: timeout, 5xx, dropped connection. The node is retried."""
 
     def __init__(self, endpoint: str, reason: str) -> None:
-        """endpoint: the model's name or URL; reason: what happened, without a final full stop."""
+        """endpoint: the model's name or URL; reason: the cause, without a full stop at its end."""
         super().__init__(f"{endpoint}: {reason}.")
         self.endpoint = endpoint
         self.reason = reason
 
 
 class ModelUnavailable(DubitoError):
-    """A model fault that outlived its retries."""
+    """A model fault that remains after all retries."""
 
     def __init__(self, endpoint: str, attempts: int, reason: str) -> None:
-        """attempts: how many times the node was tried, the first included."""
+        """attempts: how many times the node ran."""
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
         super().__init__(f"{endpoint} did not answer after {tries}: {reason}.")
         self.endpoint = endpoint
@@ -53,13 +51,21 @@ class ModelUnavailable(DubitoError):
 
 
 class ContractFault(DubitoError):
-    """A model's reply that breaks the output contract of its prompt."""
+    """A model's reply that does not keep the output contract of its prompt."""
 
     def __init__(self, problem: str, reply: str) -> None:
-        """problem: what is wrong, fit to be shown to the model; reply: the text that was received."""
+        """problem: what is wrong, in words for the model; reply: the model's reply."""
         super().__init__(problem)
         self.problem = problem
         self.reply = reply
+
+
+def sentence_of(fault: Exception) -> str:
+    """A fault in one sentence; a fault of dubito itself is named with its kind."""
+    if isinstance(fault, DubitoError):
+        return str(fault)
+    first_line = next(iter(str(fault).splitlines()), "")
+    return f"Unexpected {type(fault).__name__}: {first_line[:300]} (run again with DUBITO_DEBUG=1 to see where)."
 
 
 def either(names: Sequence[str]) -> str:
@@ -68,6 +74,6 @@ def either(names: Sequence[str]) -> str:
 
 
 def closest(name: str, names: Iterable[str]) -> str:
-    """' (did you mean a?)' if one of the names is much like `name`, else nothing."""
+    """' (did you mean a?)' if a name is similar to `name`; else an empty text."""
     close = get_close_matches(name, list(names), n=1)
     return f" (did you mean {close[0]}?)" if close else ""

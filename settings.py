@@ -1,6 +1,4 @@
-"""What the machine decides and no question does: where caches lie, how long to wait for a server."""
-
-from __future__ import annotations
+"""Settings of the process, from environment variables: folders, timeouts, keys. Questions cannot change them."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -10,37 +8,40 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Settings(BaseSettings):
-    """Read once from the environment (`DUBITO_CACHE_DIR`, `DUBITO_TIMEOUT_S`, ...)."""
+    """The environment variables `DUBITO_CACHE_DIR`, `DUBITO_TIMEOUT_S`, ..., read once."""
 
     model_config = SettingsConfigDict(env_prefix="DUBITO_", frozen=True)
 
     cache_dir: Path = Field(
-        default=Path("~/.cache/dubito"), description="Where indexes and embeddings that were computed once are kept."
+        default=Path("~/.cache/dubito"), description="The folder of computed indexes and embeddings."
     )
-    timeout_s: float = Field(default=120.0, gt=0, description="Seconds to wait for one reply of a model server.")
+    timeout_s: float = Field(
+        default=120.0, gt=0, description="The longest wait for a reply of a model server, in seconds."
+    )
     api_key: SecretStr | None = Field(
-        default=None, description="Key sent to OpenAI-compatible servers; without it OPENAI_API_KEY is used, if set."
+        default=None, description="The key for OpenAI-compatible servers; the default is OPENAI_API_KEY."
     )
 
-    qdrant_api_key: SecretStr | None = Field(default=None, description="Key sent to Qdrant servers.")
+    qdrant_api_key: SecretStr | None = Field(default=None, description="The key for Qdrant servers.")
 
     otlp_endpoint: str | None = Field(
-        default=None, description="Collector that spans of all runs are sent to; without it there are none."
+        default=None, description="The collector that receives the spans of all runs; without it no spans are sent."
     )
 
     allow: str | None = Field(
         default=None,
-        description="What questions may name beside what dubito brings, as setting=value separated by spaces, such as "
-        "corpus=notes.index llm=vllm:http://127.0.0.1:8000/v1; without it everything.",
+        description="The allow-list: models, corpora and other resources that a request may name, in addition to the "
+        "built-in ones. A list of setting=value separated by spaces, such as corpus=notes.index "
+        "llm=vllm:http://127.0.0.1:8000/v1. Without it a request may name any resource.",
     )
 
     @property
     def cache(self) -> Path:
-        """The cache folder with `~` expanded."""
+        """The cache folder, with `~` expanded."""
         return self.cache_dir.expanduser()
 
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """Return the process's settings."""
+    """The settings of the process."""
     return Settings()

@@ -1,4 +1,4 @@
-"""Is a wavering answer a wrong one? DSE against EM and F1 on 2WikiMultihopQA, as DENSE's Figures 2 and 3.
+"""Is an uncertain answer a wrong one? DSE against EM and F1 on 2WikiMultihopQA, as DENSE's Figures 2 and 3.
 
     python benchmarks/dense_2wiki.py --data DIR --run FILE.jsonl [--questions 50] [--llm embedded] [--judge NAME]
     python benchmarks/dense_2wiki.py --data DIR --run FILE.jsonl --plot FILE.png --write FILE.md
@@ -49,7 +49,7 @@ async def run(questions: Sequence[dict[str, Any]], context: DenseContext, file: 
             "answer": result["answer"],
             "dse": result["dse"],
             "responses": result["responses"],
-            "unprobed": sum("was not probed" in warning for warning in result["warnings"]),
+            "unprobed": sum("was not rephrased" in warning for warning in result["warnings"]),
             "recall": len(titles & {chunk["title"] for chunk in result["evidence"]}) / len(titles),
             "calls": result["usage"]["calls"],
             "seconds": time.perf_counter() - begun,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dubito.graphs import dense
-from dubito.models.answer_text import normalised
+from dubito.state.answer_text import normalised
 from dubito.state.dense import DenseContext
 
 NAIVE = 5 + 6 + 30
@@ -44,7 +44,7 @@ def report(results: Sequence[dict[str, Any]]) -> str:
     rows = []
     for number, questions in sorted(Counter(distinct).items()):
         some = [result for result, one in zip(results, distinct, strict=True) if one == number]
-        costs = [(calls(r, "rephrase"), calls(r, "answer"), calls(r, "entail"), r["usage"]["calls"]) for r in some]
+        costs = [(calls(r, "rephrase"), calls(r, "respond"), calls(r, "entail"), r["usage"]["calls"]) for r in some]
         mean = " | ".join(f"{sum(column) / len(some):.1f}" for column in zip(*costs, strict=True))
         rows.append(f"| {number} | {questions} | {mean} |")
     total = sum(result["usage"]["calls"] for result in results) / len(results)

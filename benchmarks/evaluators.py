@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dubito.models.interfaces import ChatModel, Message
-from dubito.models.resources import open_chat_model
-from dubito.prompts import choice, likelihood
+from dubito.prompts import unparsed
+from dubito.resources.opening import open_chat_model
 from dubito.state.records import Chunk
 
 YES_NO = ("yes", "no")
@@ -35,13 +35,13 @@ def chunks(record: dict[str, Any], *, gold: bool) -> list[Chunk]:
 
 async def ratings(llm: ChatModel, question: str, passages: list[Chunk]) -> dict[str, float]:
     """What each evaluator gives a chunk set."""
-    chat = choice.messages(question, passages)
-    rated = await llm.choose(chat, choice.OPTIONS)
+    chat = unparsed.choice(question, passages)
+    rated = await llm.choose(chat, unparsed.SCORES)
     question_of_fact = chat[-1]["content"].replace("Score from 0 to 5:", "Is it there?")
     yes_no: list[Message] = [*chat[:-1], {"role": "user", "content": question_of_fact}]
     asked = await llm.choose(yes_no, YES_NO)
     with_set, without = await asyncio.gather(
-        llm.score(likelihood.messages(passages), [question]), llm.score(likelihood.messages([]), [question])
+        llm.score(unparsed.likelihood(passages), [question]), llm.score(unparsed.likelihood([]), [question])
     )
     return {
         "0-5, the likeliest": float(rated.best),

@@ -26,7 +26,8 @@ import numpy as np
 from dubito.errors import DubitoError
 from dubito.evals.answers import cover_em, exact_match, f1, squad_normalised
 from dubito.models.interfaces import LABELS, Judge
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
+from dubito.state.dense import DenseContext
 from numpy.typing import NDArray
 
 SEED = 0
@@ -178,7 +179,10 @@ async def measure(folder: Path, judges: Sequence[str], llm: str, limit: int | No
         answers = {name: random.Random(SEED).sample(some, min(limit, len(some))) for name, some in answers.items()}
     if golds is not None:
         answers = {name: [replace(one, golds=one.golds[:golds]) for one in some] for name, some in answers.items()}
-    opened = {name: await resources.judge(name, llm, "embedded", 4) for name in judges}
+    opened = {
+        name: await resources.judge(DenseContext(judge=name, llm=llm, encoder="embedded", concurrency=4))
+        for name in judges
+    }
     for name, some in answers.items():
         decisions = matching(some)
         for judge_name, judge in opened.items():

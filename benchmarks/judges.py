@@ -25,13 +25,13 @@ from pathlib import Path
 import numpy as np
 from dubito.benchmarks.evouna import SETS, judged_answers
 from dubito.models import cross_encoder
-from dubito.models.answer_text import normalised
 from dubito.models.cross_encoder import CrossEncoderJudge
 from dubito.models.encoders import SentenceTransformersEncoder
 from dubito.models.interfaces import Encoder, Judge
 from dubito.models.judges import LLMJudge
-from dubito.models.resources import open_chat_model
 from dubito.models.weights import minilm_folder
+from dubito.resources.opening import open_chat_model
+from dubito.state.answer_text import normalised
 from numpy.typing import NDArray
 
 SEED = 0

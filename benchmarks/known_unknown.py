@@ -31,9 +31,10 @@ from dubito.models.interfaces import (
     Sampling,
     Scores,
 )
-from dubito.models.resources import Resources, open_chat_model
-from dubito.nodes.doubt import ONE_SENTENCE, Prompt, think
+from dubito.nodes.uncertainty_estimators import ONE_SENTENCE, Prompt, continue_with_uncertainty
 from dubito.prompts import reasoning
+from dubito.resources.opening import open_chat_model
+from dubito.resources.resources import Resources
 from dubito.state.records import Chunk
 from dubito.state.seakr import NEEDS, Estimator, SeaKRContext
 from dubito.uncertainty import eigen_score
@@ -138,13 +139,13 @@ async def run(questions: Sequence[dict[str, Any]], name: str, samples: int, file
         prompt = Prompt(one["question"], [chunk], [], messages, ONE_SENTENCE, 60)
         found: dict[str, float | None] = {}
         for estimator in usable:
-            context = SeaKRContext(estimator=estimator, samples=samples, max_step_tokens=60)
-            thought = await think(prompt, context, resources)
-            found[estimator] = thought.uncertainty
+            context = SeaKRContext.unchecked({"estimator": estimator, "samples": samples, "max_step_tokens": 60})
+            completion, estimate = await continue_with_uncertainty(prompt, context, resources)
+            found[estimator] = estimate.uncertainty
         line = {
             "id": one["id"],
             "known": one["known"],
-            "said": thought.said.text,
+            "said": completion.text,
             "answer": one["answer"],
             "seconds": time.perf_counter() - begun,
             "uncertainty": found,

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from dubito.models.encoders import SentenceTransformersEncoder
 from dubito.models.weights import minilm_folder
-from dubito.retrieval.chunking import open_chunker
+from dubito.retrieval.chunkers import open_chunker
 from dubito.retrieval.corpus import read_corpus
 from dubito.retrieval.gmmr import gmmr_sweep, mmr_sweep
 from dubito.retrieval.index import Index

@@ -71,7 +71,7 @@ def graph(vectors: Vectors, exact_up_to: int) -> Search:
     chunks: list[Any] = [{"id": str(row)} for row in range(n)]
     encoder: Any = None  # nothing is embedded
     index = Index(manifest, chunks, store, encoder)
-    return lambda: asyncio.run(DocumentGraph.build(index, K, exact_up_to=exact_up_to)).found.rows
+    return lambda: asyncio.run(DocumentGraph.build(index, K, exact_up_to=exact_up_to)).nearest.rows
 
 
 def scikit_learn(vectors: Vectors) -> Search:

@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dubito.evals.bench import Task
-from dubito.evals.in_turn import in_turn
-from dubito.evals.runner import Asker, run_all
+from dubito.concurrency import worker_pool
+from dubito.evals.run_folder import EvaluationTask
+from dubito.evals.runner import Asker, resources_with_memory, run_all
 from dubito.evals.store import Outcome, Store
 from dubito.graphs.registry import graph_named
 from dubito.models.cross_encoder import CrossEncoderJudge
-from dubito.models.remembered import CallMemory
-from dubito.models.resources import Resources
+from dubito.resources.call_cache import CallMemory
+from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
 from dubito.state.vanilla_rag import VanillaRagContext
 
@@ -120,8 +120,10 @@ async def overhead(url: str, questions: int, at_once: int, repeats: int) -> dict
 
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder, "r.sqlite"), new=True) as store:
         askers = {
-            "runner": Asker(CallMemory(Path(folder, "calls.sqlite")), 0, traces=True, retriever=Passages()),
-            "runner, only answers kept": Asker(None, 0, traces=False, retriever=Passages()),
+            "runner": Asker(
+                resources_with_memory(CallMemory(Path(folder, "calls.sqlite")), 0, retriever=Passages()), traces=True
+            ),
+            "runner, only answers kept": Asker(Resources(retriever=Passages()), traces=False),
         }
         for turn in range(repeats + 1):
             for name, costs in found.items():
@@ -129,9 +131,12 @@ async def overhead(url: str, questions: int, at_once: int, repeats: int) -> dict
 
                 async def work(name: str = name, texts: list[str] = texts) -> None:
                     if name not in askers:
-                        await in_turn(texts, ask, at_once)
+                        await worker_pool(texts, ask, at_once)
                         return
-                    tasks = [Task(name, text, "vanilla_rag", context.model_dump(mode="json"), text) for text in texts]
+                    tasks = [
+                        EvaluationTask(name, text, "vanilla_rag", context.model_dump(mode="json"), text)
+                        for text in texts
+                    ]
                     await run_all(tasks, askers[name], store, at_once=at_once, retry_failed=False, on_end=unwatched)
 
                 cost = await timed(work)

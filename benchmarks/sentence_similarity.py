@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from dubito.models.resources import open_encoder
+from dubito.resources.opening import open_encoder
+from dubito.retrieval.chunkers import chunker_for
 from dubito.retrieval.corpus import read_corpus
-from dubito.retrieval.index import chunker_for
 from dubito.retrieval.sentences import sentences
 
 TAUS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)

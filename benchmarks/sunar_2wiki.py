@@ -22,22 +22,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dubito.benchmarks.sunar_cost import STAGES
 from dubito.evals.answers import exact_match, f1
 from dubito.graphs import sunar
-from dubito.models.resources import shared_resources
+from dubito.resources.resources import shared_resources
 from dubito.retrieval.index import Index
+from dubito.state.neighbourhood import ScoredDocument
 from dubito.state.sunar import SunarContext
 
-STAGES = {
-    "decomposition": ("decompose",),
-    "first stage": ("retrieve",),
-    "re-ranking": ("rerank",),
-    "sampling": ("sample",),
-    "clustering": ("cluster",),
-    "exploration": ("explore", "promote"),
-    "answers": ("answer",),
-    "meta evidence": ("gather", "reason"),
-}
 BEGIN, END = "<!-- measured -->", "<!-- end of what was measured -->"
 
 
@@ -53,7 +45,7 @@ async def run(questions: Sequence[dict[str, Any]], context: SunarContext, file: 
     missing = [record for record in questions if record["_id"] not in done]
     if not missing:
         return
-    index = await shared_resources().retriever(context.corpus, context.chunker, context.encoder)
+    index = await shared_resources().retriever(context)
     assert isinstance(index, Index)
     title = {chunk["id"]: chunk["title"] for chunk in index.chunks}
     gate = asyncio.Semaphore(at_once)
@@ -68,6 +60,11 @@ async def run(questions: Sequence[dict[str, Any]], context: SunarContext, file: 
         print(f"{line['seconds']:5.0f} s  {line['gold']}  <-  {line['sequential']}  <-  {line['answer']}", flush=True)
 
     await asyncio.gather(*(one(record) for record in missing))
+
+
+def sets_by_batch(scored: Sequence[ScoredDocument]) -> dict[int, int | None]:
+    """The number of semantic sets of each batch."""
+    return {document["iteration"]: document["number_of_semantic_sets"] for document in scored}
 
 
 def line_of(record: dict[str, Any], result: dict[str, Any], title: Mapping[str, str], seconds: float) -> dict[str, Any]:
@@ -87,7 +84,7 @@ def line_of(record: dict[str, Any], result: dict[str, Any], title: Mapping[str, 
         "scored": sorted({title[one["chunk_id"]] for hop in hops for one in hop["scored"]}),
         "documents": sum(len(hop["scored"]) for hop in hops),
         "frontier": sum(one["pool"] == "frontier" for hop in hops for one in hop["scored"]),
-        "sets": [sets for hop in hops for sets in {one["iteration"]: one["sets"] for one in hop["scored"]}.values()],
+        "sets": [count for hop in hops for count in sets_by_batch(hop["scored"]).values()],
         "usage": result["usage"],
         "warnings": result["warnings"],
         "seconds": seconds,
@@ -194,7 +191,7 @@ def main() -> None:
         llm=given.llm,
         judge=given.judge,
         budget=given.budget,
-        batch=given.batch,
+        batch_size=given.batch,
         samples=given.samples,
         max_hops=given.max_hops,
     )

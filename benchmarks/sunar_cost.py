@@ -34,19 +34,19 @@ from dubito.models.interfaces import (
     Scores,
     Tokens,
 )
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.state.sunar import SunarContext
 
 ANSWERS = ("Ada Brand", "Ada Brand, the founder", "Bo Carr", "in 1906")
 STAGES = {
     "decomposition": ("decompose",),
-    "first stage": ("retrieve",),
-    "re-ranking": ("rerank",),
-    "sampling": ("sample",),
-    "clustering": ("cluster",),
-    "exploration": ("explore", "promote"),
-    "answers": ("answer",),
-    "meta evidence": ("gather", "reason"),
+    "first stage": ("search_first_stage",),
+    "re-ranking": ("score_batch",),
+    "sampling": ("sample_answers",),
+    "clustering": ("count_semantic_sets",),
+    "exploration": ("select_batch", "update_frontier"),
+    "answers": ("intermediate_answer",),
+    "meta evidence": ("rerank_all_evidence", "reason_over_all_evidence"),
 }
 DEFAULTS = {"budget": 100, "batch": 16, "samples": 10, "hops": 2, "passages": 6119}
 VARIED = {
@@ -122,7 +122,7 @@ async def measured(questions: Sequence[str], corpora: dict[int, str], given: dic
     context = SunarContext(
         corpus=corpora[given["passages"]],
         budget=given["budget"],
-        batch=given["batch"],
+        batch_size=given["batch"],
         samples=given["samples"],
         max_hops=given["hops"] + 1,
         first_stage_n=max(100, given["budget"]),
@@ -179,7 +179,7 @@ async def all_measured(data: Path, count: int, latency: float) -> dict[str, dict
 def report(found: dict[str, dict[int, Cost]], count: int, latency: float) -> str:
     """The tables as Markdown."""
     parts = [
-        f"{count} questions a row, {latency} s a request; where nothing else is said: "
+        f"{count} questions a row, {latency} s a request; defaults: "
         + ", ".join(f"{name} {value:,}" for name, value in DEFAULTS.items())
         + ".\n"
     ]

@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from dubito.graphs import neighbourhood
 from dubito.models.interfaces import Completion, Encoder, Message, Reply, Sampling, Tokens, Vectors
-from dubito.models.resources import Resources, open_encoder
-from dubito.nodes.promote import ranked
-from dubito.nodes.sources import first_stage_of, graph_of
+from dubito.nodes.update_frontier import ranked
+from dubito.resources.opening import open_encoder
+from dubito.resources.resources import Resources
+from dubito.retrieval.corpus_graph import CorpusGraph
 from dubito.retrieval.index import Index
-from dubito.retrieval.surroundings import Surroundings
-from dubito.state.neighbourhood import NeighbourhoodContext, Scored
+from dubito.state.neighbourhood import NeighbourhoodContext, ScoredDocument
 from numpy.typing import NDArray
 
 CUTS = (10, 100)
@@ -71,7 +71,7 @@ class Run:
     """One question through the graph: its documents' titles, best first, and what was scored; times in seconds."""
 
     titles: list[str]
-    scored: list[Scored]
+    scored: list[ScoredDocument]
     wall: float
     processor: float
     encoder: float
@@ -134,7 +134,7 @@ class Bench:
     async def open(self) -> None:
         """Open the index, and embed the questions, so that no later time has that in it."""
         given = self.context()
-        found = await self.resources.retriever(given.corpus, given.chunker, given.encoder)
+        found = await self.resources.retriever(given)
         assert isinstance(found, Index)
         self.index, self.title = found, {chunk["id"]: chunk["title"] for chunk in found.chunks}
         await self.encoder.embed(self.questions, query=True)
@@ -143,13 +143,13 @@ class Bench:
         """No penalty, the embedded preset, and these settings."""
         return NeighbourhoodContext(corpus=self.corpus, penalty="none", **settings)
 
-    async def surroundings(self) -> Surroundings:
+    async def corpus_graph(self) -> CorpusGraph:
         """The document graph of 10 neighbours."""
-        return await graph_of(self.context(), self.resources)
+        return await self.resources.document_graph(self.context())
 
     async def alone(self, stage: str, count: int = 100) -> list[list[str]]:
         """The ids of a first stage's best documents, for every question."""
-        opened = await first_stage_of(self.context(first_stage=stage), self.resources)
+        opened = await self.resources.first_stage(self.context(first_stage=stage))
         return [[chunk["id"] for chunk in await opened.search(question, count)] for question in self.questions]
 
     async def explored(self, **settings: Any) -> list[Run]:  # noqa: ANN401 - any setting
@@ -182,7 +182,7 @@ async def measure(data: Path) -> str:
         print(f"{time.perf_counter() - start:4.0f} s  {name}", flush=True)
     titles = {name: [[bench.title[one] for one in ids] for ids in all_ids] for name, all_ids in first.items()}
     titles |= {name: [run.titles for run in some] for name, some in runs.items()}
-    near, siblings = neighbours_of_titles(await bench.surroundings(), bench)
+    near, siblings = neighbours_of_titles(await bench.corpus_graph(), bench)
     setting = (
         f"{len(bench.questions)} questions with {sum(map(len, bench.wanted))} supporting titles; "
         f"{len(set(bench.title.values())):,} passages, {len(bench.index.chunks):,} chunks."
@@ -301,12 +301,12 @@ def whereabouts(
 # --- the clustering hypothesis ---
 
 
-def neighbours_of_titles(surroundings: Surroundings, bench: Bench) -> tuple[dict[str, set[str]], float]:
+def neighbours_of_titles(graph: CorpusGraph, bench: Bench) -> tuple[dict[str, set[str]], float]:
     """For each title those of its chunks' neighbours; and how many places go to chunks of the same passage."""
     near: dict[str, set[str]] = {}
     places = own = 0
     for chunk_id, title in bench.title.items():
-        others = [bench.title[other] for other, _ in surroundings.neighbours(chunk_id)]
+        others = [bench.title[other] for other, _ in graph.neighbours(chunk_id)]
         near.setdefault(title, set()).update(others)
         places, own = places + len(others), own + others.count(title)
     return near, own / places
@@ -370,8 +370,8 @@ def times(runs: Sequence[Run]) -> str:
         row("LangGraph, between the nodes", [run.wall - sum(run.nodes.values()) for run in runs]),
     ]
     for name in runs[0].nodes:
-        spent = [run.nodes[name] - (run.encoder if name == "rerank" else 0) for run in runs]
-        lines.append(row(f"node {name}" + (", without the encoder" if name == "rerank" else ""), spent))
+        spent = [run.nodes[name] - (run.encoder if name == "score_batch" else 0) for run in runs]
+        lines.append(row(f"node {name}" + (", without the encoder" if name == "score_batch" else ""), spent))
     return "\n".join(
         [*lines, "", f"{os.cpu_count()} cores; the load average was {os.getloadavg()[0]:.1f} (1 is this work alone)."]
     )

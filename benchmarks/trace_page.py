@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dubito.cli.viewer.page import render
+from dubito.render.trace_page import render
 from dubito.traces.recording import read
 
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
@@ -47,10 +47,7 @@ def main() -> None:
 def row(trace: Path, repeats: int) -> str:
     """What one trace gives."""
     recording = read(trace)
-    tasks = sum(
-        len(step.tasks) + sum(len(inner.tasks) for task in step.tasks for inner in task.steps)
-        for step in recording.steps
-    )
+    tasks = sum(len(step.runs) for _, step in recording.walk())
     made = []
     for _ in range(repeats + 1):
         start = time.perf_counter()

@@ -27,8 +27,8 @@ import numpy as np
 from dubito.graphs.registry import graph_named
 from dubito.models.interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores
 from dubito.models.interfaces import Tokens as Cost
-from dubito.models.resources import Resources
-from dubito.models.telemetry import export_spans, stop_exporting
+from dubito.resources.resources import Resources
+from dubito.resources.telemetry import export_spans, stop_exporting
 from dubito.retrieval.pool import Pool
 from dubito.state.df_rag import DFRagContext
 from dubito.traces.run import Run

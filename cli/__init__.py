@@ -1,10 +1,7 @@
 """The command line: `dubito ask | ui | eval | report | compare | trace | seper | index | calibrate | serve | ...`.
 
-A package and not one cli.py, because that many verbs and a live view do not fit one readable file. Each verb's own file
-holds its options; what is heavy is imported when the verb runs, so that `--help` answers at once.
+The options of each command are in its own file. Slow imports stay inside functions, so that `--help` answers at once.
 """
-
-from __future__ import annotations
 
 import io
 import os
@@ -14,34 +11,23 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from .ask import EXAMPLES as ASK_EXAMPLES
+from ..render.screen import help_lines
 from .ask import ask
 from .calibrate import calibrate
-from .compare import EXAMPLES as COMPARE_EXAMPLES
 from .compare import compare
-from .doctor import EXAMPLES as DOCTOR_EXAMPLES
 from .doctor import doctor
-from .draw import EXAMPLES as DRAW_EXAMPLES
 from .draw import draw
-from .eval import EXAMPLES as EVAL_EXAMPLES
 from .eval import evaluate
-from .exits import INTERRUPTED, MEANINGS, Verbs
-from .index import EXAMPLES as INDEX_EXAMPLES
+from .exits import INTERRUPTED, MEANINGS, Commands
 from .index import index
-from .report import EXAMPLES as REPORT_EXAMPLES
 from .report import report
-from .screen import help_lines
-from .seper import EXAMPLES as SEPER_EXAMPLES
 from .seper import seper
-from .serve import EXAMPLES as SERVE_EXAMPLES
 from .serve import serve
-from .traces import EXAMPLES as TRACE_EXAMPLES
 from .traces import trace
-from .ui_verb import EXAMPLES as UI_EXAMPLES
-from .ui_verb import ui
+from .ui import ui
 
 app = typer.Typer(
-    cls=Verbs,
+    cls=Commands,
     name="dubito",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -50,8 +36,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"dubito {__version__}")
         raise typer.Exit
 
@@ -59,39 +45,28 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _dubito(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Retrieval-augmented generation that knows when the model does not know, as LangGraph state machines."""
 
 
-for _verb, _examples in (
-    (ask, ASK_EXAMPLES),
-    (trace, TRACE_EXAMPLES),
-    (seper, SEPER_EXAMPLES),
-    (report, REPORT_EXAMPLES),
-    (compare, COMPARE_EXAMPLES),
-    (index, INDEX_EXAMPLES),
-    (serve, SERVE_EXAMPLES),
-    (ui, UI_EXAMPLES),
-    (draw, DRAW_EXAMPLES),
-    (doctor, DOCTOR_EXAMPLES),
-):
-    app.command(epilog=_examples + "\n\n" + MEANINGS)(_verb)
-app.command("eval", epilog=EVAL_EXAMPLES + "\n\n" + MEANINGS)(evaluate)
+for _command in (ask, trace, seper, evaluate, report, compare, index, serve, ui, draw, doctor):
+    _examples = sys.modules[_command.__module__].EXAMPLES
+    app.command("eval" if _command is evaluate else None, epilog=f"{_examples}\n\n{MEANINGS}")(_command)
 app.add_typer(calibrate, name="calibrate")
 
 
 def main() -> None:
-    """Run the command line and leave the process with one of the documented exit codes."""
+    """Run the command line and exit with one of the documented exit codes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without λ gets a question mark, not a stack trace
+            stream.reconfigure(errors="replace")  # a terminal without λ shows a question mark
     try:
         app(prog_name="dubito")
     except SystemExit as leaving:
         if leaving.code == INTERRUPTED:
-            # model calls may still run in threads that a normal exit would wait for
+            # a normal exit would wait for threads that still call models
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(INTERRUPTED)

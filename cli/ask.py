@@ -1,6 +1,4 @@
-"""`dubito ask`: put a question to a graph and watch how the answer comes out."""
-
-from __future__ import annotations
+"""`dubito ask`: ask a graph a question and watch its steps."""
 
 import contextlib
 import sys
@@ -10,11 +8,11 @@ from typing import Annotated
 import typer
 
 from ..errors import UserFault, either
-from ..graphs.registry import graph_named, graph_names
+from ..graphs.context_from_text import context_for
+from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names, takes_answers
+from ..render.screen import console, help_lines, print_json
 from . import completion
-from .context import context_for
-from .options import Chunker, Corpus, Encoder, K, Llm, Preset
-from .screen import console, help_lines, print_json
+from .options import AsJson, Chunker, Corpus, Encoder, K, Llm, Preset
 
 EXAMPLES = help_lines(
     "Examples",
@@ -22,25 +20,24 @@ EXAMPLES = help_lines(
     'dubito ask "..." --corpus notes/ --set sampling=binary --trace run.jsonl',
     'dubito ask "..." --graph vanilla_rag -k 10 --set selection=mmr --json',
     'dubito ask "..." --graph dense_rag --set judge=nli:my-cross-encoder',
-    'dubito ask "..." --graph sunar --set budget=32 --set penalty=none',
-    'dubito ask "..." --graph seakr --set samples=10 --set threshold=-6',
+    'dubito ask "..." --graph seakr --set samples=10 --set retrieval_threshold=-6',
     'dubito ask "..." --graph seper --answer "Beatrix Hale"',
     'dubito ask "..." --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
     "cat question.txt | dubito ask -",
 )
 
 LONGEST_STDIN = 1_000_000
-"""Characters of a question that is piped in."""
+"""Maximum length of a piped question, in characters."""
 
 
 def ask(
     question: Annotated[
-        str | None, typer.Argument(metavar="QUESTION", help="The question; '-' or nothing reads it from a pipe.")
+        str | None, typer.Argument(metavar="QUESTION", help="The question; '-' or no question reads it from a pipe.")
     ] = None,
     *,
     graph: Annotated[
         str, typer.Option(metavar="NAME", help=f"{either(graph_names())}.", autocompletion=completion.graphs)
-    ] = completion.DEFAULT,
+    ] = DEFAULT_GRAPH,
     corpus: Corpus = None,
     llm: Llm = None,
     encoder: Encoder = None,
@@ -52,65 +49,66 @@ def ask(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other setting of the graph, repeatable; a wrong name lists them.",
+            help="Any other setting of the graph, repeatable; an unknown name lists all settings.",
             autocompletion=completion.settings,
         ),
     ] = None,
     answers: Annotated[
         list[str] | None,
-        typer.Option("--answer", metavar="TEXT", help="A right answer, for --graph seper; repeatable."),
+        typer.Option("--answer", metavar="TEXT", help="A right answer, if the graph measures against it; repeatable."),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write every step and model call to this .jsonl file as it happens."),
+        typer.Option(metavar="FILE", help="Write every step and model call to this .jsonl file during the run."),
     ] = None,
     otlp: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Send the run's spans to an OpenTelemetry collector, such as Phoenix."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Ask a question and watch how the answer comes out."""
+    """Ask a question and watch the steps of the answer."""
     text = _question(question)
     options = {"corpus": corpus, "llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k}
     screen = None if as_json else console()
     with screen.status("loading") if screen is not None and screen.is_interactive else contextlib.nullcontext():
-        from ..models.resources import check_corpus  # noqa: PLC0415
-        from ..models.telemetry import export_spans  # noqa: PLC0415
-        from ..traces.run import Run  # noqa: PLC0415 - what is heavy loads when it is needed
+        from ..resources.opening import check_corpus  # noqa: PLC0415 - keeps `--help` quick
+        from ..resources.telemetry import export_spans  # noqa: PLC0415
+        from ..state.mixins import CorpusContext  # noqa: PLC0415
+        from ..traces.run import Run  # noqa: PLC0415
         from .watch import follow  # noqa: PLC0415
 
         if otlp is not None:
             export_spans(otlp)
-        chosen = graph_named(graph)
-        more = {"answers": answers} if answers else {}
-        if answers and "answers" not in chosen.get_input_jsonschema()["properties"]:
-            raise UserFault(f"{chosen.name} takes no right answers: --answer is for --graph seper.")
-        context = context_for(chosen, options, assignments or [])
-        if context.looks_up:
+        asked = graph_named(graph)
+        if takes_answers(asked) and not answers:
+            raise UserFault(f'{asked.name} needs a right answer: give one with --answer "...".')
+        if answers and not takes_answers(asked):
+            raise UserFault(f"{asked.name} takes no right answers: leave out --answer.")
+        context = context_for(asked, options, assignments or [])
+        if isinstance(context, CorpusContext):
             check_corpus(context.corpus)
-        run = Run(chosen, text, context, more)
+        run = Run(asked, text, context, {"answers": answers} if answers else {})
     if screen is not None:
         follow(run, trace, screen)
         return
     with contextlib.redirect_stdout(sys.stderr):
         follow(run, trace, None)
-    about = {"graph": chosen.name, "question": text, "context": run.context.model_dump(mode="json")}
-    print_json({**run.output, **about, "seconds": run.seconds})
+    request = {"graph": asked.name, "question": text, "context": run.context.model_dump(mode="json")}
+    print_json({**run.output, **request, "seconds": run.seconds})
 
 
-def _question(given: str | None) -> str:
-    """The question as it was typed or piped in."""
-    if given is None or given == "-":
-        if sys.stdin is None or (given is None and sys.stdin.isatty()):
+def _question(argument: str | None) -> str:
+    """The question that was typed or piped."""
+    text = argument
+    if text is None or text == "-":
+        if sys.stdin is None or (text is None and sys.stdin.isatty()):
             raise UserFault('There is no question: write it as dubito ask "...", or pipe it in.')
         try:
-            given = sys.stdin.read(LONGEST_STDIN)
+            text = sys.stdin.read(LONGEST_STDIN)
         except UnicodeDecodeError as fault:
-            raise UserFault("The question that was piped in is not UTF-8 text.") from fault
-    question = given.strip()
+            raise UserFault("The piped question is not UTF-8 text.") from fault
+    question = text.strip()
     if not question:
         raise UserFault('The question is empty: write it as dubito ask "...", or pipe it in.')
     try:

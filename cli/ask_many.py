@@ -1,12 +1,9 @@
-"""Many questions asked one after the other for `dubito calibrate`: where their outcomes are kept, how far they are."""
+"""Many questions at a time, for `dubito eval` and `dubito calibrate`: the progress bar, what is kept, the failures."""
 
-from __future__ import annotations
-
-import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 from rich.console import Console
@@ -14,107 +11,22 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from ..errors import DubitoError, UserFault
-from ..evals.calibration import identity, is_calibration, settings_of
-from ..evals.questions import GoldQuestion
-from ..evals.records import Record, Records, ask_all, key_of
+from ..evals.run_folder import EvaluationTask
+from ..evals.runner import Ask, run_all, unfinished
+from ..evals.store import Outcome, Store
 from ..models.background import run_in_background
-from ..models.metering import Meter, current_meter
-from ..state.context import BaseContext
-from .screen import clean, counted, duration, shorten
+from ..presenters.words import counted, duration
+from ..render.sanitize import one_line, shortened
 
 MOST_FAILURES_SHOWN = 5
-"""Questions that failed and are listed; the others are counted."""
-
-
-def records_beside(out: Path) -> Path:
-    """Where what is found for each question is kept: x.questions.jsonl beside x.json."""
-    return out.with_name(f"{out.name.removesuffix('.json')}.questions.jsonl")
-
-
-def check_target(out: Path) -> None:
-    """Refuse a file that would be lost and a place that cannot be written, before anything is computed."""
-    if out.exists() and not is_calibration(out):
-        raise UserFault(f"'{out}' is there and is no calibration: give another --out.")
-    folder = out.absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserFault(f"'{out}' cannot be written, as '{folder}' is no folder to write to: give another --out.")
-
-
-def keys_of(technique: str, context: BaseContext, questions: Sequence[GoldQuestion]) -> dict[str, str]:
-    """Each question under the key of all that its outcome depends on, in their order."""
-    settings = {**settings_of(context), "llm": identity(context.llm), "corpus": context.corpus}
-    return {key_of(technique, settings, one.question): one.question for one in questions}
-
-
-def ask_them(
-    keys: Mapping[str, str],
-    open_it: Callable[[], Awaitable[None]],
-    ask: Callable[[str], Awaitable[dict[str, Any]]],
-    records: Records,
-    *,
-    at_once: int,
-    screen: Console,
-    quiet: bool,
-) -> None:
-    """Ask the questions that have no outcome yet; open_it: opens the models, and refuses what cannot be opened.
-
-    Says what was done before; if it is interrupted, what is kept.
-    """
-    before = done_of(keys, records)
-    if before == len(keys):
-        return
-    if before and not quiet:
-        screen.print(f"{before} of {counted(len(keys), 'question')} were done before.")
-    with Bar(screen, before, len(keys), moves=screen.is_interactive and not quiet) as bar:
-
-        async def all_of_them() -> None:
-            current_meter.set(Meter(on_progress=bar.prepare))
-            await open_it()
-            current_meter.set(None)
-            bar.begin()
-            await ask_all(
-                keys, ask, records, at_once=at_once, on_end=lambda record: bar.end(failed=record["found"] is None)
-            )
-
-        try:
-            run_in_background(all_of_them())
-        except KeyboardInterrupt:
-            done = done_of(keys, records)
-            kept = f"{done} of {counted(len(keys), 'question')} are done and kept: run the same again to go on."
-            sys.stderr.write(kept + "\n")
-            raise
-
-
-def failures_of(keys: Iterable[str], records: Records) -> list[Record]:
-    """The questions that failed; `DubitoError` if all did."""
-    keys = list(keys)
-    failed = [record for key in keys if (record := records.get(key)) is not None and record["found"] is None]
-    if len(failed) == len(keys):
-        raise DubitoError(
-            f"None of {counted(len(keys), 'question')} was answered, the first one so: {failed[0]['error']}"
-        )
-    return failed
-
-
-def show_failures(screen: Console, failed: Sequence[Record]) -> None:
-    """The first of them, and how many more there are."""
-    for record in failed[:MOST_FAILURES_SHOWN]:
-        screen.print(Text(f"Failed: {shorten(record['question'], 60)}: {clean(record['error'] or '')}", "yellow"))
-    if len(failed) > MOST_FAILURES_SHOWN:
-        screen.print(Text(f"and {counted(len(failed) - MOST_FAILURES_SHOWN, 'more question')} failed", "yellow"))
-
-
-def done_of(keys: Mapping[str, str], records: Records) -> int:
-    """How many questions have an outcome."""
-    return sum(records.found(key) is not None for key in keys)
+"""Failed questions that are listed. The others are counted."""
 
 
 class Bar:
-    """How many questions are done, what they cost, and how long the others will take. In a pipe nothing."""
+    """A progress bar: finished questions, their cost, the time left. It draws nothing in a pipe."""
 
     def __init__(self, screen: Console, before: int, total: int, *, moves: bool) -> None:
-        """before: questions that were done earlier; moves: is there someone to watch?"""
+        """before: questions finished in an earlier run; moves: draw the bar."""
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[so_far]}"))
         self._bars = Bars(*columns, console=screen, transient=True, disable=not moves, expand=True)
         self._task = self._bars.add_task("opening models and corpus", total=None, so_far="")
@@ -123,27 +35,27 @@ class Bar:
         self._begun = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Draw the bar."""
         self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take it away."""
+        """Remove the bar."""
         self._bars.stop()
 
     def prepare(self, what: str, done: int, total: int) -> None:
-        """A preparation got so far."""
+        """Show the progress of a preparation, such as indexing."""
         self._bars.update(
-            self._task, description=clean(what), completed=done, total=total, so_far=f"{done:,} of {total:,}"
+            self._task, description=one_line(what), completed=done, total=total, so_far=f"{done:,} of {total:,}"
         )
 
     def begin(self) -> None:
-        """The first question is asked."""
+        """Start the clock: the first question is asked."""
         self._begun = time.monotonic()
         self._show()
 
     def end(self, *, failed: bool, usage: Mapping[str, Any] | None = None) -> None:
-        """A question is done, or failed; usage: what it cost, where that is known."""
+        """Count a question. usage: its cost, if known."""
         self._done += 1
         self._failed += failed
         if usage is not None:
@@ -169,3 +81,47 @@ def rate(count: int, seconds: float) -> str:
     """'3.1 a second', '12 a minute'."""
     each = count / max(seconds, 1e-9)
     return f"{each:.1f} a second" if each >= 1 else f"{each * 60:.1f} a minute"
+
+
+@contextmanager
+def progress(
+    screen: Console, tasks: Sequence[EvaluationTask], store: Store, *, retry_failed: bool, quiet: bool, resume: str
+) -> Iterator[Bar]:
+    """A bar over all tasks. Ctrl-C prints how many are finished and kept.
+
+    quiet: draw and print nothing; resume: how to go on after Ctrl-C.
+    """
+
+    def finished() -> int:
+        return len(tasks) - len(unfinished(tasks, store, retry_failed=retry_failed))
+
+    before = finished()
+    if before and not quiet:
+        screen.print(f"{before} of {counted(len(tasks), 'question')} were finished before.")
+    with Bar(screen, before, len(tasks), moves=screen.is_interactive and not quiet) as bar:
+        try:
+            yield bar
+        except KeyboardInterrupt:
+            kept = f"{finished()} of {counted(len(tasks), 'question')} are finished and kept"
+            sys.stderr.write(f"{kept}: {resume}\n")
+            raise
+
+
+def ask_unfinished(
+    tasks: Sequence[EvaluationTask], ask: Ask, store: Store, bar: Bar, *, at_once: int, retry_failed: bool
+) -> None:
+    """Ask all unfinished tasks and count them on the bar."""
+
+    def on_end(outcome: Outcome) -> None:
+        bar.end(failed=outcome.error is not None, usage=(outcome.output or {}).get("usage"))
+
+    bar.begin()
+    run_in_background(run_all(tasks, ask, store, at_once=at_once, retry_failed=retry_failed, on_end=on_end))
+
+
+def show_failures(screen: Console, failures: Sequence[tuple[str, str]]) -> None:
+    """List the first failures and count the others. failures: question and reason."""
+    for question, reason in failures[:MOST_FAILURES_SHOWN]:
+        screen.print(Text(f"Failed: {shortened(question, 60)}: {one_line(reason)}", "yellow"))
+    if len(failures) > MOST_FAILURES_SHOWN:
+        screen.print(Text(f"and {counted(len(failures) - MOST_FAILURES_SHOWN, 'more question')} failed", "yellow"))

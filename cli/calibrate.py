@@ -1,124 +1,131 @@
-"""`dubito calibrate`: thresholds found from questions with gold answers, a command for each technique that has one."""
+"""`dubito calibrate`: a threshold from questions with gold answers; a command for each technique that has one."""
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from .. import evals
+from ..render.screen import help_lines
 from .exits import MEANINGS
-from .options import Chunker, Corpus, Encoder, K, Llm, Preset
-from .screen import help_lines
+from .options import AsJson, Chunker, Corpus, Encoder, K, Llm, Preset
 
-EXAMPLES = help_lines(
-    "Examples",
-    "dubito calibrate sunar questions.jsonl --corpus notes.index --alpha 0.1",
-    "dubito calibrate sunar questions.jsonl --set budget=32 --set samples=5 --limit 100",
-    "dubito calibrate seakr questions.jsonl --llm hf:my-model --sweep layer=8,16,24 --plot seakr.png",
-    'dubito calibrate sunar questions.jsonl --llm "vllm:http://127.0.0.1:8000/v1#my-model" --at-once 8 --json',
-)
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+MODULES = "_calibration"
+"""The end of the names of the modules in `evals` that calibrate a technique."""
+
+SETTINGS = {"corpus": Corpus, "llm": Llm, "encoder": Encoder, "chunker": Chunker, "preset": Preset, "k": K}
+"""The settings with an option of their own, in the techniques that have them."""
+
+
+def _common(
+    questions: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help='JSON lines such as {"question": "...", "answers": ["..."]}, or KIND:FILE.'
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The calibration file.  [default: TECHNIQUE.calibration.json]")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, repeatable; a wrong name lists them."),
+    ] = None,
+    right: Annotated[
+        str, typer.Option(metavar="RULE", help="When an answer is right: f1:T (F1 at least T) or exact.")
+    ] = "f1:0.5",
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the file's first N questions.")] = None,
+    at_once: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1024, help="Questions at a time; a killed run loses only these.")
+    ] = 4,
+    as_json: AsJson = False,
+) -> None:
+    """The options of every technique."""
+
+
+class _Techniques(TyperGroup):
+    """The techniques with a calibration as commands, each made when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's own signature
+        names = [module.name for module in pkgutil.iter_modules(evals.__path__)]
+        return sorted(name.removesuffix(MODULES) for name in names if name.endswith(MODULES))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Name the techniques without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, f"Options: dubito calibrate {name} --help") for name in self.list_commands(ctx)])
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+        return _command(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
 
 calibrate = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Find a technique's threshold from questions with gold answers."
+    cls=_Techniques,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Find a technique's threshold from questions with gold answers.",
 )
-
-Questions = Annotated[
-    Path, typer.Argument(metavar="FILE", help='JSON lines, each {"question": "...", "answers": ["...", ...]}.')
-]
-Out = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Where to write it.  [default: TECHNIQUE.calibration.json]")
-]
-Assignments = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="Any other setting of the technique, repeatable; a wrong name lists them."
-    ),
-]
-Alpha = Annotated[float, typer.Option(metavar="SHARE", help="The share of right answers that may be lost, in (0, 1).")]
-Rule = Annotated[str, typer.Option(metavar="RULE", help="When an answer is right: f1:T (F1 at least T) or exact.")]
-Holdout = Annotated[
-    float,
-    typer.Option(metavar="SHARE", min=0.0, max=0.95, help="The share of questions the threshold is tried on."),
-]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of drawing the questions that are held back.")]
-Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the file's first N questions.")]
-AtOnce = Annotated[
-    int, typer.Option(metavar="N", min=1, max=1024, help="Questions under way at a time, which a killed run loses.")
-]
-Sweep = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=V1,V2", help="Also try these values of a setting that U depends on; repeatable."),
-]
-Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw how U is distributed and what was swept, as .png, .svg, .pdf.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")]
-
-
-@calibrate.command(epilog=EXAMPLES + "\n\n" + MEANINGS)
-def sunar(
-    questions: Questions,
-    *,
-    out: Out = None,
-    corpus: Corpus = None,
-    llm: Llm = None,
-    encoder: Encoder = None,
-    chunker: Chunker = None,
-    preset: Preset = None,
-    k: K = None,
-    assignments: Assignments = None,
-    alpha: Alpha = 0.1,
-    right: Rule = "f1:0.5",
-    holdout: Holdout = 0.5,
-    seed: Seed = 0,
-    limit: Limit = None,
-    at_once: AtOnce = 4,
-    as_json: Json = False,
-) -> None:
-    """Find how consistent an answer of SUNAR must be, to keep right ones with probability 1 - alpha.
-
-    Each question is answered by SUNAR and the final answer sampled again; the share of samples that mean the same is
-    its consistency. What is found is kept question by question: run the same command again to go on.
-    """
-    from .calibrating import Job, calibrate_sunar  # noqa: PLC0415 - what is heavy loads when it is needed
-
-    options = {"corpus": corpus, "llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k}
-    target = (out or Path("sunar.calibration.json")).expanduser()
-    job = Job(questions, target, options, assignments or [], alpha, right, holdout, seed, limit, at_once)
-    calibrate_sunar(job, as_json=as_json)
-
-
-@calibrate.command(epilog=EXAMPLES + "\n\n" + MEANINGS)
-def seakr(
-    questions: Questions,
-    *,
-    out: Out = None,
-    corpus: Corpus = None,
-    llm: Llm = None,
-    preset: Preset = None,
-    assignments: Assignments = None,
-    right: Rule = "f1:0.5",
-    sweep: Sweep = None,
-    plot: Plot = None,
-    limit: Limit = None,
-    at_once: AtOnce = 4,
-    as_json: Json = False,
-) -> None:
-    """Find the uncertainty of SeaKR above which something is looked up.
-
-    Each question is answered without looking anything up; the threshold is the one that best tells wrong answers, whose
-    most uncertain step is to be above it, from right ones. What is found is kept question by question: run the same
-    command again to go on.
-    """
-    from .calibrating_seakr import SeaKRJob, calibrate_seakr  # noqa: PLC0415 - what is heavy loads when it is needed
-
-    options = {"corpus": corpus, "llm": llm, "preset": preset}
-    target = (out or Path("seakr.calibration.json")).expanduser()
-    job = SeaKRJob(questions, target, options, assignments or [], right, sweep or [], plot, limit, at_once)
-    calibrate_seakr(job, as_json=as_json)
 
 
 @calibrate.callback()
-def _techniques() -> None:
+def _calibrate() -> None:
     """Find a technique's threshold from questions with gold answers."""
+
+
+def _command(technique: str) -> Any:  # noqa: ANN401 - a click command
+    from ..evals.calibration import calibrator_of  # noqa: PLC0415 - heavy imports
+    from .calibrating import run_calibration, settings_fields  # noqa: PLC0415
+
+    calibrator = calibrator_of(technique)
+    settings = [name for name in SETTINGS if name in settings_fields(calibrator)]
+    own = calibrator.options.model_fields
+
+    def verb(**given: Any) -> None:  # noqa: ANN401
+        run_calibration(
+            technique,
+            calibrator,
+            options={name: given.pop(name) for name in settings},
+            own={name: given.pop(name) for name in own},
+            **given,
+        )
+
+    common = inspect.signature(_common, eval_str=True).parameters
+    parameters = [
+        *common.values(),
+        *(_option(name, SETTINGS[name], None) for name in settings),
+        *_options_of(calibrator.options),
+    ]
+    verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(
+        technique,
+        help=inspect.getdoc(calibrator),
+        epilog=help_lines("Examples", *calibrator.examples) + "\n\n" + MEANINGS,
+    )(verb)
+    return typer.main.get_command(app)
+
+
+def _options_of(model: type[BaseModel]) -> list[inspect.Parameter]:
+    """An option for each field of a pydantic model. A field's title is the name of its value in the help."""
+    return [
+        _option(
+            name,
+            Annotated[field.annotation, typer.Option(help=field.description, metavar=field.title)],
+            field.get_default(),
+        )
+        for name, field in model.model_fields.items()
+    ]
+
+
+def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:  # noqa: ANN401
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -1,139 +1,162 @@
-"""What `dubito calibrate sunar` does: check, ask every question, find the threshold, show how it does."""
-
-from __future__ import annotations
+"""The work of `dubito calibrate`: ask the questions, let the technique find its threshold, show the result."""
 
 import contextlib
+import hashlib
+import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from pydantic import ValidationError
 from rich.text import Text
 
 from .. import __version__
-from ..evals.calibration import identity, settings_of
-from ..evals.conformal import Conformal, Half, Outcome, Right, conformal_figures, fewest_right, rule_of, split
-from ..evals.consistent_sunar import graph as consistent_sunar
-from ..evals.consistent_sunar import open_everything
-from ..evals.questions import GoldQuestion, read_questions
-from ..evals.records import Record, Records
-from ..models.resources import check_corpus, shared_resources
-from ..state.sunar import SunarContext
-from ..uncertainty import conformal_threshold
-from .ask_many import ask_them, check_target, failures_of, keys_of, records_beside, show_failures
-from .context import context_for
-from .screen import clean, console, counted, print_json
-from .screen import show as show_on
+from ..errors import DubitoError, UserFault
+from ..evals.answers import answer_rule
+from ..evals.calibration import CalibrationRequest, Calibrator, Outputs
+from ..evals.datasets import load_dataset
+from ..evals.questions import GoldQuestion
+from ..evals.run_folder import EvaluationTask
+from ..evals.runner import Asker, unfinished
+from ..evals.store import Outcome, Store
+from ..graphs.context_from_text import context_for, sentence_of
+from ..models.background import run_in_background
+from ..models.metering import Meter, current_meter
+from ..presenters.words import counted
+from ..render.sanitize import one_line
+from ..render.screen import console, print_json
+from ..render.terminal import show_blocks
+from ..resources.resources import shared_resources
+from ..state.calibration import identity, is_calibration, settings_of
+from ..state.context import BaseContext
+from .ask_many import ask_unfinished, progress, show_failures
+
+AnyCalibrator = Calibrator[Any, Any]
 
 
-@dataclass(frozen=True)
-class Job:
-    """What was asked for on the command line; see the options of `dubito calibrate sunar`."""
-
-    questions: Path
-    out: Path
-    options: Mapping[str, str | None]
-    assignments: Sequence[str]
-    alpha: float
-    right: str
-    holdout: float
-    seed: int
-    limit: int | None
-    at_once: int
+def settings_fields(calibrator: type[AnyCalibrator]) -> Mapping[str, Any]:
+    """The fields of the technique's context."""
+    schema = calibrator.compiled(calibrator.graph, None).builder.context_schema
+    fields: Mapping[str, Any] = schema.model_fields  # type: ignore[union-attr]
+    return fields
 
 
-def calibrate_sunar(job: Job, *, as_json: bool) -> None:
-    """Find the threshold of SUNAR's consistency, write the file and show it."""
-    rule = rule_of(job.right)
-    conformal_threshold([], job.alpha)  # refuses what is no share
-    context = cast("SunarContext", context_for(consistent_sunar, job.options, job.assignments))
-    check_corpus(context.corpus)
-    questions = read_questions(job.questions, job.limit)
-    check_target(job.out)
-    records = Records(records_beside(job.out))
-    keys = keys_of("sunar", context, questions)
-
-    async def open_it() -> None:
-        await open_everything(context, shared_resources())
-
-    async def ask(question: str) -> dict[str, Any]:
-        output = await consistent_sunar.ainvoke({"question": question}, context=context)
-        return {name: output[name] for name in ("answer", "consistency", "resampled", "warnings")}
-
-    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-        ask_them(keys, open_it, ask, records, at_once=job.at_once, screen=console(), quiet=as_json)
-    failed = failures_of(keys, records)
-    found = conformal_of(job, context, questions, [records.found(key) for key in keys], rule)
-    found.save(job.out)
-    if as_json:
-        told = [{"question": one["question"], "error": one["error"]} for one in failed]
-        print_json({**found.model_dump(mode="json"), "out": str(job.out), "kept": str(records.path), "failures": told})
-    else:
-        show_conformal(console(), found, failed, job.out)
-
-
-def conformal_of(
-    job: Job,
-    context: SunarContext,
-    questions: Sequence[GoldQuestion],
-    found: Sequence[Mapping[str, Any] | None],
-    rule: Right,
-) -> Conformal:
-    """The calibration, from what was found for each question; None is one that failed."""
-    outcomes = [
-        None if one is None else Outcome(one["consistency"], rule(one["answer"], question.answers))
-        for one, question in zip(found, questions, strict=True)
-    ]
-    calibration, held_back = split(len(questions), job.holdout, job.seed)
-    figures = conformal_figures([outcomes[i] for i in calibration], [outcomes[i] for i in held_back], job.alpha)
-    return Conformal(
-        technique="sunar",
-        model=identity(context.llm),
-        settings=settings_of(context),
-        alpha=job.alpha,
-        right=job.right,
-        made_with={
-            "dubito": __version__,
-            "questions": str(job.questions),
-            "limit": job.limit,
-            "corpus": context.corpus,
-            "holdout": job.holdout,
-            "seed": job.seed,
-        },
-        **figures._asdict(),
-    )
-
-
-def show_conformal(screen: Console, found: Conformal, failed: Sequence[Record], out: Path) -> None:
-    """The threshold and how it does, for a person."""
-    least = (str(found.threshold), "bold")
-    screen.print(Text.assemble("Keep an answer whose consistency is at least ", least, "."))
-    table = Table.grid(padding=(0, 3, 0, 0))
-    table.add_row("", "questions", "right", "kept", "wrong", "kept", "failed", style="dim")
-    for name, half in (("calibration", found.calibration), ("held back", found.held_back)):
-        table.add_row(name, *_row(half))
-    show_on(screen, table)
-    if found.coverage is None:
-        screen.print("No right answer was held back, so what it keeps of others is not known.")
-    else:
-        kept = f"Of the right answers held back it keeps {found.coverage:.1%}"
-        screen.print(f"{kept}; at least {1 - found.alpha:.1%} is promised, on average over such samples.")
-    if found.n < (needed := fewest_right(found.alpha)):
-        screen.print(
-            Text(
-                f"Warning: {counted(found.n, 'right answer')} to calibrate on, where an alpha of {found.alpha:g} takes "
-                f"{needed}: the threshold is 0 and keeps every answer.",
-                "yellow",
-            )
+def run_calibration(
+    technique: str,
+    calibrator: type[AnyCalibrator],
+    *,
+    options: Mapping[str, str | None],
+    own: Mapping[str, Any],
+    questions: str,
+    out: Path | None,
+    assignments: Sequence[str] | None,
+    right: str,
+    limit: int | None,
+    at_once: int,
+    as_json: bool,
+) -> None:
+    """Calibrate a technique and show the result. options: settings of the context; own: the calibration's options."""
+    is_right = answer_rule(right)
+    try:
+        given = calibrator.options(**{name: value for name, value in own.items() if value is not None})
+    except ValidationError as fault:
+        raise UserFault(sentence_of(fault, calibrator.options.model_fields)) from fault
+    context = context_for(calibrator.compiled(calibrator.graph, None), options, assignments or [])
+    calibration = calibrator(context, given)
+    gold_questions = load_dataset(questions).questions[:limit]
+    target = (out or Path(f"{technique}.calibration.json")).expanduser()
+    check_target(target)
+    with Store(outcomes_beside(target), new=True) as store:
+        asking = Asking(calibration, gold_questions, store, at_once, quiet=as_json)
+        request = CalibrationRequest(
+            gold_questions,
+            right,
+            is_right,
+            {"dubito": __version__, "questions": questions, "limit": limit},
+            target,
+            asking.ask_all,
         )
-    show_failures(screen, failed)
-    screen.print(Text(f"Written to {clean(str(out))}", "dim"), soft_wrap=True)
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            report = calibration.calibrate(request)
+    failures = [(outcome.question, outcome.error_message) for outcome in asking.failed]
+    if as_json:
+        figures = {**report.calibration.model_dump(mode="json"), **report.figures}
+        files = {"out": str(target), "kept": str(outcomes_beside(target))}
+        failed = [{"question": question, "error": error} for question, error in failures]
+        print_json({**figures, **files, "failures": failed})
+        return
+    screen = console()
+    show_blocks(screen, report.blocks)
+    show_failures(screen, failures)
+    screen.print(Text(f"Written to {one_line(str(target))}", "dim"), soft_wrap=True)
 
 
-def _row(half: Half) -> list[str]:
-    return [
-        str(count) for count in (half.questions, half.right, half.kept_right, half.wrong, half.kept_wrong, half.failed)
-    ]
+def outcomes_beside(out: Path) -> Path:
+    """The file of the outcomes: x.questions.sqlite beside x.json."""
+    return out.with_name(f"{out.name.removesuffix('.json')}.questions.sqlite")
+
+
+def check_target(out: Path) -> None:
+    """Refuse to overwrite another file, and a folder that cannot be written, before anything is computed."""
+    if out.exists() and not is_calibration(out):
+        raise UserFault(f"'{out}' exists and is not a calibration: give another --out.")
+    folder = out.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserFault(f"'{out}' cannot be written, because '{folder}' is not a writable folder: give another --out.")
+
+
+@dataclass
+class Asking:
+    """Asks the questions of a calibration. failed: the failures among the first questions that were asked."""
+
+    calibrator: AnyCalibrator
+    questions: Sequence[GoldQuestion]
+    store: Store
+    at_once: int
+    quiet: bool
+    failed: list[Outcome] = field(default_factory=list)
+
+    def ask_all(self, graph: str, context: BaseContext) -> Outputs:
+        """The outputs of all questions; `DubitoError` if all failed."""
+        system = _key(graph, context)
+        settings = context.model_dump(mode="json")
+        texts = [question.question for question in self.questions]
+        tasks = [EvaluationTask(system, text, graph, settings, text) for text in dict.fromkeys(texts)]
+        if unfinished(tasks, self.store, retry_failed=True):
+            self._ask(tasks)
+        outcomes = {outcome.question: outcome for outcome in self.store.outcomes() if outcome.system == system}
+        failed = [outcomes[task.question] for task in tasks if outcomes[task.question].error is not None]
+        if len(failed) == len(tasks):
+            raise DubitoError(
+                f"All {counted(len(tasks), 'question')} failed. The first failure: {failed[0].error_message}"
+            )
+        self.failed = self.failed or failed
+        return [outcomes[text].output for text in texts]
+
+    def _ask(self, tasks: Sequence[EvaluationTask]) -> None:
+        resources = shared_resources()
+        with progress(
+            console(),
+            tasks,
+            self.store,
+            retry_failed=True,
+            quiet=self.quiet,
+            resume="run the same command again to go on.",
+        ) as bar:
+
+            async def open_models() -> None:
+                current_meter.set(Meter(on_progress=bar.prepare))
+                await self.calibrator.open(resources)
+
+            run_in_background(open_models())
+            asker = Asker(resources, traces=False, graph_of=self.calibrator.compiled)
+            ask_unfinished(tasks, asker, self.store, bar, at_once=self.at_once, retry_failed=True)
+
+
+def _key(graph: str, context: BaseContext) -> str:
+    """The name under which outcomes are stored: a hash of everything that they depend on, except the question."""
+    settings = {**settings_of(context), "llm": identity(context.llm), "corpus": getattr(context, "corpus", None)}
+    return hashlib.sha256(json.dumps([graph, settings], sort_keys=True).encode()).hexdigest()[:32]

@@ -1,6 +1,4 @@
-"""What `dubito doctor` looks at; each check is a line with a state and, where something is wrong, what to do."""
-
-from __future__ import annotations
+"""The checks of `dubito doctor`. Each is a line with a state and, if it is not ok, a remedy."""
 
 import asyncio
 import importlib.metadata
@@ -22,13 +20,13 @@ from .. import __version__
 from ..errors import DubitoError
 from ..models.background import run_in_background
 from ..models.interfaces import Sampling
-from ..models.resources import SAMPLE, corpus_path, open_chat_model, open_encoder
 from ..models.weights import minilm_folder, smollm2_gguf
+from ..presenters.words import megabytes
+from ..resources.opening import SAMPLE, corpus_path, open_chat_model, open_encoder
 from ..retrieval.corpus import read_corpus
 from ..settings import settings
-from .screen import megabytes
 
-SHOWN_EXTRAS = (*("local", "studio", "ui", "eval", "plots", "datasets", "trace", "loaders", "qdrant", "ray", "vllm"),)
+EXTRAS = ["local", "studio", "ui", "eval", "plots", "datasets", "trace", "loaders", "qdrant", "ray", "vllm"]
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*extra == ['"](?P<extra>\w+)['"]""")
 
@@ -38,7 +36,7 @@ LIST_MODELS_S = 10.0
 
 @dataclass(frozen=True)
 class Check:
-    """One line: `needed` if the embedded default cannot run without it."""
+    """One line. needed: the embedded default cannot run without it."""
 
     name: str
     state: Literal["ok", "missing", "failed"]
@@ -47,19 +45,19 @@ class Check:
     needed: bool = False
 
 
-def fit_for_default(found: Sequence[Check]) -> bool:
-    """Is everything that the embedded default needs there?"""
-    return all(one.state == "ok" for one in found if one.needed)
+def default_can_run(checks: Sequence[Check]) -> bool:
+    """Is every check ok that the embedded default needs?"""
+    return all(check.state == "ok" for check in checks if check.needed)
 
 
-def checks(llm: str | None, encoder: str | None) -> Iterator[Check]:
-    """Look at everything; the named models are tried for real."""
+def all_checks(llm: str | None, encoder: str | None) -> Iterator[Check]:
+    """Run every check; the given chat model and encoder are called."""
     yield Check("dubito", "ok", f"{__version__}, in {Path(__file__).parents[1]}")
     yield _python()
     yield from _extras()
     yield _guarded("embedded chat", lambda: f"weights in {smollm2_gguf()}", needed=True)
     yield _guarded("embedded encoder", lambda: f"weights in {minilm_folder()}", needed=True)
-    yield _guarded("GPU", _gpu, remedy="install a torch that fits this machine, or go on without a GPU")
+    yield _guarded("GPU", _gpu, remedy="install a torch that fits this machine, or run without a GPU")
     yield _guarded("cache folder", _cache, needed=True, remedy="set DUBITO_CACHE_DIR to a folder that can be written")
     yield _guarded("sample corpus", _sample, needed=True, remedy="install dubito again")
     yield _langgraph_json()
@@ -69,14 +67,14 @@ def checks(llm: str | None, encoder: str | None) -> Iterator[Check]:
         yield _guarded("encoder", lambda: run_in_background(_try_encoder(encoder)), needed=encoder == "embedded")
 
 
-def _guarded(name: str, look: Callable[[], str], *, needed: bool = False, remedy: str = "") -> Check:
-    """The check's line, whatever goes wrong while looking; our own faults say what to do themselves."""
+def _guarded(name: str, detail: Callable[[], str], *, needed: bool = False, remedy: str = "") -> Check:
+    """The line of a check; an exception of `detail` makes it missing or failed. dubito's own errors name a remedy."""
     try:
-        return Check(name, "ok", look(), needed=needed)
+        return Check(name, "ok", detail(), needed=needed)
     except DubitoError as fault:
         state: Literal["missing", "failed"] = "missing" if "not installed" in str(fault) else "failed"
         return Check(name, state, str(fault), needed=needed)
-    except Exception as fault:  # whatever it is, it is what the person wants to know
+    except Exception as fault:
         return Check(name, "failed", f"{type(fault).__name__}: {fault}", remedy, needed)
 
 
@@ -88,20 +86,20 @@ def _python() -> Check:
 
 
 def _extras() -> Iterator[Check]:
-    """Each extra: are the distributions that our own metadata lists for it installed?"""
-    wanted: dict[str, list[str]] = {extra: [] for extra in SHOWN_EXTRAS}
+    """One check per extra: are the packages of dubito's metadata installed?"""
+    packages: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     if not _installed("dubito"):
         yield Check("extras", "failed", "dubito itself is not installed", "pip install dubito", needed=True)
         return
     for requirement in importlib.metadata.requires("dubito") or []:
-        if (found := _REQUIREMENT.match(requirement)) and found["extra"] in wanted:
-            wanted[found["extra"]].append(found["name"])
-    for extra, names in wanted.items():
+        if (match := _REQUIREMENT.match(requirement)) and match["extra"] in packages:
+            packages[match["extra"]].append(match["name"])
+    for extra, names in packages.items():
         absent = [name for name in names if not _installed(name)]
         needed = extra == "local"
         if absent:
-            said = f"not installed: {', '.join(absent)}"
-            yield Check(f"extra {extra}", "missing", said, f'pip install "dubito[{extra}]"', needed)
+            detail = f"not installed: {', '.join(absent)}"
+            yield Check(f"extra {extra}", "missing", detail, f'pip install "dubito[{extra}]"', needed)
         else:
             yield Check(f"extra {extra}", "ok", ", ".join(f"{n} {importlib.metadata.version(n)}" for n in names))
 
@@ -117,10 +115,10 @@ def _installed(distribution: str) -> bool:
 def _gpu() -> str:
     if find_spec("torch") is None:
         return "torch is not installed, so models run on a server only"
-    import torch  # noqa: PLC0415 - only here, it takes seconds
+    import torch  # noqa: PLC0415 - slow to import
 
     if not torch.cuda.is_available():
-        return f"none that torch {torch.__version__} can use; models run on the CPU ({os.cpu_count()} cores)"
+        return f"torch {torch.__version__} finds no GPU; models run on the CPU ({os.cpu_count()} cores)"
     cards = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     return ", ".join(f"{card.name} with {card.total_memory / 2**30:.0f} GiB" for card in cards)
 
@@ -146,7 +144,7 @@ def _langgraph_json() -> Check:
         remedy = "start `langgraph dev` in a folder with one, such as dubito's repository"
         return Check(name, "missing", "not in this folder; only LangGraph Studio needs it", remedy)
 
-    def look() -> str:
+    def loaded_graphs() -> str:
         graphs = json.loads(path.read_text(encoding="utf-8"))["graphs"]
         for entry in graphs.values():
             module, _, attribute = (entry["path"] if isinstance(entry, dict) else entry).partition(":")
@@ -156,17 +154,19 @@ def _langgraph_json() -> Check:
                 getattr(import_module(module), attribute)
         return f"{len(graphs)} graphs can be loaded: {', '.join(graphs)}"
 
-    return _guarded(name, look, remedy="mend the file or the graph that it names; only LangGraph Studio needs it")
+    return _guarded(
+        name, loaded_graphs, remedy="repair the file or the graph that it names; only LangGraph Studio needs it"
+    )
 
 
 def _chat_model(name: str) -> Iterator[Check]:
     needed = name == "embedded"
     kind, _, rest = name.partition(":")
     if kind in {"vllm", "openai"} and rest:
-        ask = "is the server running, and is this its URL, as in http://host:8000/v1?"
-        served = _guarded("chat server", lambda: run_in_background(_served(rest.partition("#")[0])), remedy=ask)
-        yield served
-        if served.state != "ok":
+        remedy = "check that the server runs and that this is its URL, as in http://host:8000/v1"
+        server = _guarded("chat server", lambda: run_in_background(_served(rest.partition("#")[0])), remedy=remedy)
+        yield server
+        if server.state != "ok":
             return
     yield _guarded("chat model", lambda: run_in_background(_try_chat(name)), needed=needed)
 
@@ -177,26 +177,26 @@ async def _served(url: str) -> str:
     key = settings().api_key
     secret = (key.get_secret_value() if key else os.environ.get("OPENAI_API_KEY")) or "none"
     async with AsyncOpenAI(base_url=url, api_key=secret, max_retries=0, timeout=LIST_MODELS_S) as client:
-        begun = time.monotonic()
+        began = time.monotonic()
         models = [model.id async for model in client.models.list()]
-    return f"{url} answers in {time.monotonic() - begun:.2f} s and serves {', '.join(models) or 'no model'}"
+    return f"{url} answers in {time.monotonic() - began:.2f} s and serves {', '.join(models) or 'no model'}"
 
 
 async def _try_chat(name: str) -> str:
     model = await asyncio.to_thread(open_chat_model, name)
-    begun = time.monotonic()
+    began = time.monotonic()
     reply = await model.complete([{"role": "user", "content": "Say yes."}], Sampling(max_tokens=4))
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - began
     window = await model.window()
-    can = ", ".join(sorted(model.capabilities)) or "plain completion only"
-    holds = "unknown" if window is None else f"{window:,} tokens"
-    return f"{name} said {reply.text[:40]!r} in {seconds:.1f} s; can do: {can}; context window: {holds}"
+    capabilities = ", ".join(sorted(model.capabilities)) or "plain completion only"
+    tokens = "unknown" if window is None else f"{window:,} tokens"
+    return f"{name} replied {reply.text[:40]!r} in {seconds:.1f} s; can do: {capabilities}; context window: {tokens}"
 
 
 async def _try_encoder(name: str) -> str:
     encoder = await asyncio.to_thread(open_encoder, name)
-    begun = time.monotonic()
-    vectors = await encoder.embed([f"dubito doctor {time.time()}"])  # new, or the cache would answer
-    seconds, longest = time.monotonic() - begun, await encoder.max_tokens()
-    reads = "a text of unknown length" if longest is None else f"{longest} tokens"
-    return f"{name} embedded a text in {seconds:.1f} s: dimension {vectors.shape[1]}, reads {reads} at most"
+    began = time.monotonic()
+    vectors = await encoder.embed([f"dubito doctor {time.time()}"])  # a new text, which is not in the cache
+    seconds, longest = time.monotonic() - began, await encoder.max_tokens()
+    limit = "unknown" if longest is None else f"{longest} tokens"
+    return f"{name} embedded a text in {seconds:.1f} s: dimension {vectors.shape[1]}, longest text: {limit}"

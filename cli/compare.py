@@ -1,13 +1,12 @@
 """`dubito compare`: two runs of `dubito eval` side by side."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from .screen import help_lines
+from ..render.screen import help_lines
+from .options import AnswerStandard, AsJson
 
 EXAMPLES = help_lines(
     "Examples",
@@ -19,20 +18,16 @@ EXAMPLES = help_lines(
 
 def compare(
     first: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of dubito eval.")],
-    second: Annotated[Path, typer.Argument(metavar="RUN", help="Another one, with systems of the same names.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="Another run, with systems of the same names.")],
     *,
-    standard: Annotated[
-        Literal["squad", "longbench"], typer.Option(help="How F1 counts what normalising leaves empty.")
-    ] = "squad",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")
-    ] = False,
+    standard: AnswerStandard = "squad",
+    as_json: AsJson = False,
 ) -> None:
     """Compare two runs: the systems that both have, on the questions that both answered.
 
-    For each system: how much every metric changed, with its interval and p; the questions whose answer became wrong or
-    right; what it cost; and the settings that differ between the runs.
+    For each system: the change of every metric, with its interval and p; the questions whose answer became wrong or
+    right; the cost; and the settings that differ.
     """
-    from .comparing import show_comparison  # noqa: PLC0415 - what is heavy loads when it is needed
+    from .comparing import show_comparison  # noqa: PLC0415 - heavy imports
 
     show_comparison(first.expanduser(), second.expanduser(), standard, as_json=as_json)

@@ -1,38 +1,34 @@
-"""What a shell offers when Tab is pressed behind a graph's name or `--set`."""
+"""Shell completion (Tab) of a graph's name and of the settings behind `--set`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import typer
 
-from ..graphs.registry import graph_named, graph_names
+from ..graphs.registry import DEFAULT_GRAPH, context_type, graph_named, graph_names
 
 if TYPE_CHECKING:
     from ..state.context import BaseContext
 
-DEFAULT = "df_rag"
-"""The graph that is asked where none is named."""
-
 
 def graphs(incomplete: str) -> list[str]:
-    """The graphs whose names begin so."""
+    """The names of graphs that begin with the typed text."""
     return [name for name in graph_names() if name.startswith(incomplete)]
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The graph's settings that begin so, with what they are called; behind `name=` the values that are words."""
-    name = ctx.params.get("graph") or DEFAULT
+    """The completions of a setting, each with the setting's title: `name=`, and `name=word` for its known values."""
+    name = ctx.params.get("graph") or DEFAULT_GRAPH
     if name not in graph_names():
         return []
-    context = cast("type[BaseContext]", graph_named(name).builder.context_schema)
-    return [found for found in _settings(context) if found[0].startswith(incomplete)]
+    context = context_type(graph_named(name))
+    return [(text, title) for text, title in _assignments(context) if text.startswith(incomplete)]
 
 
-def _settings(context: type[BaseContext]) -> Iterator[tuple[str, str]]:
-    for name, about in context.model_json_schema()["properties"].items():
-        yield f"{name}=", about["title"]
-        words = ["true", "false"] if about.get("type") == "boolean" else about.get("enum", ())
-        for word in words:
-            yield f"{name}={word}", about["title"]
+def _assignments(context: type[BaseContext]) -> Iterator[tuple[str, str]]:
+    for name, schema in context.model_json_schema()["properties"].items():
+        words = ["true", "false"] if schema.get("type") == "boolean" else schema.get("enum", schema.get("built_in", ()))
+        for value in ("", *words):
+            yield f"{name}={value}", schema["title"]

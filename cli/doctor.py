@@ -1,6 +1,4 @@
-"""`dubito doctor`: what is installed, what works, and what to do about the rest."""
-
-from __future__ import annotations
+"""`dubito doctor`: check the installation, and say how to repair it."""
 
 import contextlib
 import sys
@@ -8,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .screen import clean, console, help_lines, print_json, show
+from ..render.sanitize import one_line
+from ..render.screen import console, help_lines, print_json, show
 
 EXAMPLES = help_lines(
     "Examples",
@@ -24,29 +23,29 @@ def doctor(
     *,
     llm: Annotated[
         str | None,
-        typer.Option(metavar="NAME", envvar="DUBITO_LLM", help="Also try this chat model, with one short completion."),
+        typer.Option(metavar="NAME", envvar="DUBITO_LLM", help="Also test this chat model with one short completion."),
     ] = None,
     encoder: Annotated[
-        str | None, typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="Also try this encoder, with one text.")
+        str | None, typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="Also test this encoder with one text.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Show what works, what is missing and what to do.
+    """Check the installation: installed extras, weights, GPU, cache folder and models.
 
-    The exit code is 0 if the embedded default can run, else 1.
+    The exit code is 0 if the embedded default models can run, else 1.
     """
-    from .checks import checks, fit_for_default  # noqa: PLC0415 - what is heavy loads when it is needed
+    from .checks import all_checks, default_can_run  # noqa: PLC0415 - keeps `--help` quick
 
     screen = console()
     with contextlib.ExitStack() as stack:
         if as_json:
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         elif screen.is_interactive:
-            stack.enter_context(screen.status("looking ..."))
-        found = list(checks(llm, encoder))
-    fit = fit_for_default(found)
+            stack.enter_context(screen.status("checking ..."))
+        checks = list(all_checks(llm, encoder))
+    can_run = default_can_run(checks)
     if as_json:
-        print_json({"ok": fit, "checks": [vars(one) for one in found]})
+        print_json({"ok": can_run, "checks": [vars(check) for check in checks]})
     else:
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
@@ -55,16 +54,16 @@ def doctor(
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
-        for one in found:
-            said = Text(clean(one.detail))
-            if one.remedy:
-                said.append("\n" + clean(one.remedy), "bold")
-            table.add_row(Text(one.name), Text(one.state, STYLES[one.state]), said)
+        for check in checks:
+            detail = Text(one_line(check.detail))
+            if check.remedy:
+                detail.append("\n" + one_line(check.remedy), "bold")
+            table.add_row(Text(check.name), Text(check.state, STYLES[check.state]), detail)
         show(screen, table)
         screen.print()
-        if fit:
+        if can_run:
             screen.print('The embedded default can run: dubito ask "..."')
         else:
-            screen.print("The embedded default cannot run yet: see what is missing or failed above.")
-    if not fit:
+            screen.print("The embedded default cannot run yet: repair the missing and failed lines above.")
+    if not can_run:
         raise typer.Exit(1)

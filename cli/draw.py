@@ -1,6 +1,4 @@
-"""`dubito draw`: a graph as a picture."""
-
-from __future__ import annotations
+"""`dubito draw`: a graph as Mermaid text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,17 +6,17 @@ from typing import Annotated
 import typer
 
 from ..errors import UserFault, either
-from ..graphs.registry import graph_named, graph_names
+from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names
+from ..render.screen import help_lines
 from . import completion
-from .screen import help_lines
 
-EXAMPLES = help_lines("Examples", "dubito draw df_rag", "dubito draw vanilla_rag --out vanilla_rag.mmd")
+EXAMPLES = help_lines("Examples", "dubito draw vanilla_rag", "dubito draw vanilla_rag --out vanilla_rag.mmd")
 
 
 def draw(
     graph: Annotated[
         str, typer.Argument(metavar="GRAPH", help=f"{either(graph_names())}.", autocompletion=completion.graphs)
-    ] = completion.DEFAULT,
+    ] = DEFAULT_GRAPH,
     *,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file, not to the terminal.")] = None,
 ) -> None:

@@ -1,6 +1,4 @@
-"""How a command ends: its exit code, and one sentence in place of a stack trace."""
-
-from __future__ import annotations
+"""The end of a command: its exit code, and one sentence instead of a stack trace."""
 
 import os
 import sys
@@ -10,30 +8,31 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from ..errors import DubitoError, UserFault
-from .screen import clean, help_lines, print_json
+from ..errors import DubitoError, UserFault, sentence_of
+from ..render.sanitize import sanitize
+from ..render.screen import help_lines, print_json
 
 ANSWERED, FAILED, USER_FAULT, UNEXPECTED, INTERRUPTED = 0, 1, 2, 70, 130
 
 MEANINGS = help_lines(
     "Exit codes",
     "0    done",
-    "1    a model or its server failed, or something needed is missing",
-    "2    a question, setting, file or option that cannot be used",
-    "70   a fault of dubito itself; DUBITO_DEBUG=1 shows where",
+    "1    a model or its server failed, or a needed package or file is missing",
+    "2    a wrong question, setting, file or option",
+    "70   an error in dubito itself; DUBITO_DEBUG=1 shows where",
     "130  interrupted",
 )
 
 
 class Interrupted(Exception):
-    """Ctrl-C, as an exception that the command-line library leaves alone."""
+    """Ctrl-C, as an exception that typer does not catch."""
 
 
-class Verbs(TyperGroup):
-    """The commands, and the one place where what they raise becomes a sentence and an exit code."""
+class Commands(TyperGroup):
+    """The commands. An exception of any command becomes a sentence and an exit code here."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own signature
-        """Run the command that was asked for."""
+        """Run a command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as key:
@@ -50,7 +49,7 @@ class Verbs(TyperGroup):
 
 
 def explain(fault: Exception) -> tuple[int, str, str]:
-    """Exit code, kind and sentence of a fault."""
+    """The exit code, the kind and the sentence of a fault."""
     kind = type(fault).__name__
     if isinstance(fault, Interrupted):
         return INTERRUPTED, kind, "Interrupted."
@@ -58,15 +57,14 @@ def explain(fault: Exception) -> tuple[int, str, str]:
         return USER_FAULT, kind, str(fault)
     if isinstance(fault, DubitoError):
         return FAILED, kind, str(fault)
-    if usage := getattr(fault, "format_message", None):  # what typer raises for options it cannot read
-        said = str(usage())
-        if said and kind != "NoArgsIsHelpError":  # whose message is the help
-            said = f"{said.rstrip('.')}. See --help."
-        return USER_FAULT, kind, said
+    if usage := getattr(fault, "format_message", None):  # typer's exceptions for wrong options
+        sentence = str(usage())
+        if sentence and kind != "NoArgsIsHelpError":  # its message is the help text
+            sentence = f"{sentence.rstrip('.')}. See --help."
+        return USER_FAULT, kind, sentence
     if kind == "ValidationError":
         return USER_FAULT, kind, _wrong_values(fault)
-    first_line = next(iter(str(fault).splitlines()), "")
-    return UNEXPECTED, kind, f"Unexpected {kind}: {first_line[:300]} (run again with DUBITO_DEBUG=1 to see where)."
+    return UNEXPECTED, kind, sentence_of(fault)
 
 
 def _report(fault: Exception, *, as_json: bool) -> int:
@@ -76,7 +74,7 @@ def _report(fault: Exception, *, as_json: bool) -> int:
     if as_json:
         print_json({"error": {"type": kind, "message": sentence}})
     elif sentence:
-        sys.stderr.write(clean(sentence, lines=True) + "\n")
+        sys.stderr.write(sanitize(sentence) + "\n")
     return code
 
 
@@ -84,11 +82,11 @@ def _options(arguments: list[str]) -> list[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
-def _wrong_values(fault: Any) -> str:  # noqa: ANN401 - pydantic is imported by whoever raised it
-    """The faults of a validation that no command put into words: those of the settings from the environment."""
-    said = []
+def _wrong_values(fault: Any) -> str:  # noqa: ANN401 - importing pydantic would be slow
+    """The sentence for wrong settings in environment variables; commands explain all other wrong settings."""
+    sentences = []
     for error in fault.errors():
         name = ".".join(str(part) for part in error["loc"])
         name = f"DUBITO_{name.upper()}" if fault.title == "Settings" else name
-        said.append(f"{name} is {error['input']!r}: {error['msg']}")
-    return "; ".join(said) + "."
+        sentences.append(f"{name} is {error['input']!r}: {error['msg']}")
+    return "; ".join(sentences) + "."

@@ -1,15 +1,14 @@
-"""`dubito index`: a corpus cut into chunks and embedded once, as a folder that `dubito ask --corpus` opens."""
-
-from __future__ import annotations
+"""`dubito index`: split a corpus into chunks and embed them once, into a folder that `dubito ask --corpus` opens."""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import UserFault
-from .screen import help_lines
+from ..render.screen import help_lines
 
 EXAMPLES = help_lines(
     "Examples",
@@ -23,7 +22,7 @@ EXAMPLES = help_lines(
 
 
 class OnBadRecord(StrEnum):
-    """What to do with a corpus that has broken records."""
+    """What to do with broken records."""
 
     refuse = "refuse"
     skip = "skip"
@@ -46,38 +45,41 @@ def index(
         typer.Option(
             metavar="NAME",
             envvar="DUBITO_ENCODER",
-            help="embedded, st:DIR, openai:URL#model; embedded if not given, or that of the index to add to.",
+            help="embedded, st:DIR, openai:URL#model; default: embedded, or with --add-to the encoder of that index.",
         ),
     ] = None,
     chunker: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX; words:100 if not given, or that of the index to "
-            "add to.",
+            help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX; default: words:100, or with --add-to the chunker "
+            "of that index.",
         ),
     ] = None,
     graph_neighbours: Annotated[
-        int, typer.Option(metavar="K", min=0, max=1000, help="Also find each chunk's K nearest others, for sunar.")
+        int,
+        typer.Option(
+            metavar="K", min=0, max=1000, help="Also find the K nearest neighbours of each chunk, for the corpus graph."
+        ),
     ] = 0,
     graph_encoder: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Whose vectors say what is near: as --encoder, which it is if not given, or colbert:DIR for late "
-            "interaction.",
+            help="The encoder of the corpus graph: as --encoder (its default), or colbert:DIR for late interaction.",
         ),
     ] = None,
     on_bad_record: Annotated[
         OnBadRecord, typer.Option(help="A broken record: refuse the corpus, or skip the record.")
     ] = OnBadRecord.refuse,
-    force: Annotated[bool, typer.Option("--force", help="Replace the index that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing index.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")
+        bool, typer.Option("--json", help="Print one JSON object, also for an error, and nothing else.")
     ] = False,
 ) -> None:
-    """Index a corpus once, so that asking starts at once."""
-    from .indexing import fill_collection, job_for, run  # noqa: PLC0415 - what is heavy loads when it is needed
+    """Index a corpus once, so that later questions start at once."""
+    from ..retrieval.index_files import read_index_manifest  # noqa: PLC0415 - keeps `--help` quick
+    from . import indexing  # noqa: PLC0415
 
     if out is not None and out.startswith("qdrant:"):
         if add_to or force or graph_neighbours or graph_encoder:
@@ -85,17 +87,29 @@ def index(
                 "A Qdrant collection is filled with new documents by itself and has no graph: leave --add-to, --force "
                 "and the --graph options out."
             )
-        fill_collection(corpus, out, encoder, chunker, on_bad_record.value, as_json=as_json)
+        work = partial(
+            indexing.fill_collection, corpus, out, encoder or "embedded", chunker or "words:100", on_bad_record.value
+        )
+        indexing.run(work, as_json=as_json)
         return
-    job = job_for(
-        corpus,
-        None if out is None else Path(out),
-        add_to,
-        encoder=encoder,
-        chunker=chunker,
-        on_bad_record=on_bad_record.value,
+    target = Path(out) if out else add_to
+    if target is None or (out and add_to):
+        raise UserFault("Give --out DIR for a new index, or --add-to DIR to add to an index; one of them.")
+    target = target.expanduser()
+    if graph_encoder and not graph_neighbours:
+        raise UserFault("--graph-encoder needs --graph-neighbours K, the number of neighbours of each chunk.")
+    if add_to:
+        if force:
+            raise UserFault("--force replaces an index and --add-to keeps it: give one of them.")
+        manifest = read_index_manifest(target)
+        encoder, chunker = encoder or manifest.encoder, chunker or manifest.chunker
+    encoder = encoder or "embedded"
+    indexing.check_target(target, force=force or add_to is not None)
+    work = partial(
+        indexing.build_index,
+        *(corpus, target, encoder, chunker or "words:100", on_bad_record.value),
+        extends=add_to is not None,
         graph_neighbours=graph_neighbours,
-        graph_encoder=graph_encoder,
-        force=force,
+        graph_encoder=graph_encoder or encoder,
     )
-    run(job, as_json=as_json)
+    indexing.run(work, as_json=as_json)

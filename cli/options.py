@@ -1,8 +1,6 @@
-"""Options that several verbs have: the settings that every graph has."""
+"""Options of several commands: settings of most graphs."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -22,5 +20,9 @@ Encoder = Annotated[
     str | None, typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="embedded, st:DIR, openai:URL#model.")
 ]
 Chunker = Annotated[str | None, typer.Option(metavar="NAME", help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX.")]
-Preset = Annotated[str | None, typer.Option(metavar="NAME", help="embedded (small models in packages) or paper.")]
-K = Annotated[str | None, typer.Option("--k", "-k", metavar="N", help="How many chunks to answer from.")]
+Preset = Annotated[str | None, typer.Option(metavar="NAME", help="embedded (small installed models) or paper.")]
+K = Annotated[str | None, typer.Option("--k", "-k", metavar="N", help="The number of chunks to answer from.")]
+AnswerStandard = Annotated[
+    Literal["squad", "longbench"], typer.Option(help="How F1 counts answers that normalising leaves empty.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")]

@@ -1,7 +1,5 @@
 """Servers that `dubito serve` starts, waits for and ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -14,30 +12,63 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Any
 
 from ..errors import ModelFault
+from ..render.sanitize import one_line
 from ..settings import settings
-from .screen import clean
-from .serve_commands import Command
+from .vllm_commands import Command
 
 SHOWN_LINES = 12
 STOP_S = 20.0
 POLL_S = 0.3
 
-_CAUSE = re.compile(r"\b(\w*(?:Error|Exception): .+)")
+_ERROR = re.compile(r"\b(\w*(?:Error|Exception): .+)")
 
 
 @dataclass(frozen=True)
-class Running:
-    """A server that was started, in a process group of its own: vLLM's processes outlive the one that began them."""
+class Server:
+    """A server in a process group of its own, since vLLM's processes outlive the process that started them."""
 
     command: Command
+    address: str
     process: subprocess.Popen[bytes]
     log: Path
 
+    @property
+    def url(self) -> str:
+        """The base URL that reaches the server from this machine."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{host}:{self.command.port}/v1"
 
-def start(command: Command) -> Running:
-    """Start a server; what it says goes to a log in the cache folder, where the last one's is replaced."""
+    def is_ready(self) -> bool:
+        """Does it answer?"""
+        connection = HTTPConnection(self.address, self.command.port, timeout=2)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def is_alive(self) -> bool:
+        """Is a process of its group alive?"""
+        self.process.poll()  # otherwise an ended leader counts as alive
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to its group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+def start(command: Command, host: str) -> Server:
+    """Start a server. Its log in the cache folder replaces that of the last server on this port."""
     folder = settings().cache / "serve"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"vllm-{command.port}.log"
@@ -50,117 +81,85 @@ def start(command: Command) -> Running:
             env={**os.environ, **command.environment},
             start_new_session=True,
         )
-    return Running(command, process, path)
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the caller's choice
+    return Server(command, address, process, path)
 
 
-def wait(servers: Sequence[Running], host: str, tell: Callable[[Sequence[int]], None]) -> None:
-    """Until all answer; tell: hears the ports that do not yet."""
+def wait(servers: Sequence[Server], show: Callable[[Sequence[Server]], None]) -> None:
+    """Wait until all servers are ready. show: called with those that are not ready yet."""
     waiting = list(servers)
     while waiting:
-        check_alive(servers, host, "before it was ready")
-        waiting = [one for one in waiting if not _healthy(host, one.command.port)]
+        check_alive(servers, "before it was ready")
+        waiting = [server for server in waiting if not server.is_ready()]
         if waiting:
-            tell([one.command.port for one in waiting])
+            show(waiting)
             time.sleep(POLL_S)
 
 
-def watch(servers: Sequence[Running], host: str) -> None:
-    """Until one ends (`ModelFault`) or a signal comes."""
+def watch(servers: Sequence[Server]) -> None:
+    """Wait until a server ends (`ModelFault`) or a signal comes (`KeyboardInterrupt`)."""
     while True:
-        check_alive(servers, host, "while it served")
+        check_alive(servers, "while it served")
         time.sleep(POLL_S)
 
 
-def check_alive(servers: Sequence[Running], host: str, when: str) -> None:
-    """Raise `ModelFault`, the end of its log being shown, if one has ended."""
-    for one in servers:
-        if (code := one.process.poll()) is not None:
-            lines, cause = _last_lines(one.log)
-            sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
-            because = f" ({clean(cause)})" if cause else ""
+def check_alive(servers: Sequence[Server], when: str) -> None:
+    """Raise `ModelFault` if a server has ended, and show the end of its log."""
+    for server in servers:
+        if (code := server.process.poll()) is not None:
+            lines, error = _last_lines(server.log)
+            sys.stderr.write("".join(f"{one_line(line)}\n" for line in lines))
+            because = f" ({one_line(error)})" if error else ""
             raise ModelFault(
-                url_of(host, one.command.port),
-                f"vLLM ended with exit code {code} {when}{because}; its log's end is above, the whole in {one.log}",
+                server.url,
+                f"vLLM ended with exit code {code} {when}{because}; the end of its log is above, all of it in "
+                f"{server.log}",
             )
 
 
 def _last_lines(log: Path) -> tuple[list[str], str]:
     """The last lines of a log, and the first error that it names."""
-    cause = ""
+    error = ""
     last: deque[str] = deque(maxlen=SHOWN_LINES)
     with log.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             last.append(line.rstrip())
-            if not cause and (found := _CAUSE.search(line)):
-                cause = found[1].strip().rstrip(".")[:300]
-    return list(last), cause
-
-
-def _healthy(host: str, port: int) -> bool:
-    try:
-        connection = HTTPConnection(_reached(host), port, timeout=2)
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _reached(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the caller's choice
-
-
-def url_of(host: str, port: int) -> str:
-    """The base URL by which a server is reached from this machine."""
-    name = _reached(host)
-    return f"http://[{name}]:{port}/v1" if ":" in name else f"http://{name}:{port}/v1"
+            if not error and (match := _ERROR.search(line)):
+                error = match[1].strip().rstrip(".")[:300]
+    return list(last), error
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a server as Ctrl-C does."""
+    """SIGTERM and SIGHUP raise `KeyboardInterrupt`, as Ctrl-C does."""
 
-    def stop(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup
-    before = [signal.signal(number, stop) for number in numbers]
+    with _handling(numbers, interrupt):
+        yield
+
+
+def end_all(servers: Sequence[Server]) -> None:
+    """End every process of every server. Signals are ignored meanwhile: a process left behind would hold its memory."""
+    with _handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
+        for server in servers:
+            # the processes of a killed server ignore SIGTERM
+            server.send(signal.SIGTERM if server.process.poll() is None else signal.SIGKILL)
+        end = time.monotonic() + STOP_S
+        while any(server.is_alive() for server in servers) and time.monotonic() < end:
+            time.sleep(0.1)
+        for server in servers:
+            server.send(signal.SIGKILL)
+            server.process.wait()
+
+
+@contextmanager
+def _handling(numbers: Sequence[signal.Signals], handler: Any) -> Iterator[None]:  # noqa: ANN401 - of `signal.signal`
+    before = [signal.signal(number, handler) for number in numbers]
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-def end_all(servers: Sequence[Running]) -> None:
-    """End every process of every server's group; not to be broken off, as what is left would hold its memory."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        for one in servers:
-            # what a killed server leaves behind does not listen to SIGTERM
-            _signal(one, signal.SIGTERM if one.process.poll() is None else signal.SIGKILL)
-        end = time.monotonic() + STOP_S
-        while any(_lives(one) for one in servers) and time.monotonic() < end:
-            time.sleep(0.1)
-        for one in servers:
-            _signal(one, signal.SIGKILL)
-            one.process.wait()
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-def _lives(one: Running) -> bool:
-    one.process.poll()  # a leader that has ended counts as there until it is asked
-    try:
-        os.killpg(one.process.pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _signal(one: Running, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(one.process.pid, number)
+        for number, previous in zip(numbers, before, strict=True):
+            signal.signal(number, previous)

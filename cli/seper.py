@@ -1,50 +1,48 @@
-"""`dubito seper`: what each retrieval step of a recorded run was worth to a model."""
+"""`dubito seper`: how much each retrieval step of a recorded run raised a model's belief in the right answer."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import UserFault
-from .screen import clean, console, counted, duration, help_lines, print_json, shorten, show
+from ..presenters.blocks import Block, Cell, Row, Table, Words, num
+from ..presenters.words import shortened
+from ..render.screen import console, help_lines, print_json
+from .options import AsJson
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
-    from ..evals.seper_steps import StepWorth
-    from ..models.metering import Call
+    from ..evals.seper_steps import StepScore
     from ..state.seper import SePerContext
     from ..traces.recording import Recording
 
 EXAMPLES = help_lines(
     "Examples",
-    'dubito ask "..." --graph sunar --trace run.jsonl',
+    'dubito ask "..." --trace run.jsonl',
     'dubito seper run.jsonl --answer "Beatrix Hale"',
     'dubito seper run.jsonl --answer "Beatrix Hale" --answer "B. Hale" --chunks --compress 0.5',
-    'dubito seper run.jsonl --answer "..." --judge nli:microsoft/deberta-base-mnli --set n=20 --json',
+    'dubito seper run.jsonl --answer "..." --judge nli:microsoft/deberta-base-mnli --set samples=20 --json',
 )
 
 WIDTH = 16
-"""Cells of a bar, 0 in the middle."""
+"""Columns of a bar of ΔSePer, with 0 in the middle."""
 
 LONGEST_LABEL = 44
 
-WHAT = {
+KIND_WORDS = {
     "known": "all so far",
     "compressed": "compressed",
     "first_stage": "as searched",
     "reranked": "as re-ranked",
     "chunk": "alone",
 }
-"""What was measured, in words."""
+"""The kinds of evidence, in words."""
 
 
 def seper(
@@ -56,32 +54,30 @@ def seper(
     ] = None,
     llm: Annotated[
         str | None,
-        typer.Option(metavar="NAME", envvar="DUBITO_LLM", help="Whose belief counts; else the run's own chat model."),
+        typer.Option(metavar="NAME", envvar="DUBITO_LLM", help="The chat model to measure; default: the run's own."),
     ] = None,
     judge: Annotated[
-        str | None, typer.Option(metavar="NAME", help="nli:DIR, llm, embedded or similarity:T; says what is right.")
+        str | None, typer.Option(metavar="NAME", help="nli:DIR, llm, embedded or similarity:T; it compares answers.")
     ] = None,
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="embedded (small models in packages) or paper.")
     ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the graph seper, such as n=20."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the graph seper, such as samples=20."),
     ] = None,
     chunks: Annotated[bool, typer.Option("--chunks", help="Measure each chunk alone too.")] = False,
     compress: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Measure the evidence with this share of its sentences too, such as 0.5."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure what each retrieval step of a recorded run was worth: ΔSePer.
+    """Measure ΔSePer of each retrieval step of a recorded run.
 
-    The model answers the run's question with the evidence that was known up to each step, several times, and without
-    any. ΔSePer is how much more it believes the right answer with the evidence: 1 is all of it, 0 nothing, below 0 the
-    evidence misleads. Where the trace shows a re-ranking, the order before and after it are measured too.
+    The model answers the run's question several times with the evidence known up to each step, and several times
+    without evidence. ΔSePer is how much the evidence raises its belief in the right answer: at most 1; 0 is no effect;
+    below 0 the evidence misleads. If the trace shows a re-ranking, the orders before and after it are measured too.
     """
     if not answers:
         raise UserFault('There is no right answer to measure the belief in: give one with --answer "...".')
@@ -90,50 +86,24 @@ def seper(
         contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(),
         screen.status("measuring") if screen is not None and screen.is_interactive else contextlib.nullcontext(),
     ):
-        from ..traces.recording import read  # noqa: PLC0415 - what is heavy loads when it is needed
+        from ..traces.recording import read  # noqa: PLC0415 - heavy modules load when needed
 
         recording = read(recorded)
         context = _context(recording, {"llm": llm, "judge": judge, "preset": preset}, assignments or [])
-        measured = _measure(recording, answers, context, chunks=chunks, compress=compress)
+        scores, facts = _measure(recording, answers, context, chunks=chunks, compress=compress)
     if screen is None:
-        print_json(_as_json(measured))
+        print_json(facts)
         return
-    for part in _shown(measured):
-        show(screen, part)
+    from ..render.terminal import show_blocks  # noqa: PLC0415
 
-
-@dataclass(frozen=True)
-class _Measured:
-    """What was measured, and what it cost."""
-
-    recording: Recording
-    answers: Sequence[str]
-    context: SePerContext
-    steps: Sequence[StepWorth]
-    calls: Sequence[Call]
-    seconds: float
-
-    @property
-    def without(self) -> float | None:
-        """SePer without evidence; None where nothing fitted."""
-        return next((one.worth.seper_without for one in self.steps if one.worth), None)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Each once."""
-        return list(dict.fromkeys(warning for one in self.steps if one.worth for warning in one.worth.warnings))
-
-    @property
-    def tokens(self) -> tuple[int, int]:
-        """Read and written."""
-        return sum(call.prompt_tokens for call in self.calls), sum(call.completion_tokens for call in self.calls)
+    show_blocks(screen, _blocks(scores, facts))
 
 
 def _context(recording: Recording, options: dict[str, str | None], assignments: Sequence[str]) -> SePerContext:
-    """The settings of SePer; what is not said is as in the run, where that is a matter of models."""
+    """The settings of SePer. Chat model and encoder are those of the run unless the command names others."""
+    from ..graphs.context_from_text import context_for  # noqa: PLC0415
     from ..graphs.registry import graph_named  # noqa: PLC0415
     from ..state.seper import SePerContext  # noqa: PLC0415
-    from .context import context_for  # noqa: PLC0415
 
     named = {assignment.partition("=")[0] for assignment in assignments}
     for name in ("llm", "encoder"):
@@ -147,95 +117,80 @@ def _context(recording: Recording, options: dict[str, str | None], assignments: 
 
 def _measure(
     recording: Recording, answers: Sequence[str], context: SePerContext, *, chunks: bool, compress: float | None
-) -> _Measured:
-    from ..evals.seper_steps import worth_of_steps  # noqa: PLC0415
+) -> tuple[list[StepScore], dict[str, Any]]:
+    """The measurements, and the facts of all of them for the JSON object."""
+    from ..evals.seper_steps import score_steps  # noqa: PLC0415
     from ..models.background import run_in_background  # noqa: PLC0415
     from ..models.metering import Meter, current_meter  # noqa: PLC0415
-    from ..models.resources import shared_resources  # noqa: PLC0415
+    from ..resources.resources import shared_resources  # noqa: PLC0415
 
     meter, begun = Meter(), time.monotonic()
 
-    async def measure() -> list[StepWorth]:
+    async def measure() -> list[StepScore]:
         current_meter.set(meter)
         resources = shared_resources()
-        return await worth_of_steps(recording, answers, context, resources, chunks=chunks, compress=compress)
+        return await score_steps(recording, answers, context, resources, chunks=chunks, compress=compress)
 
-    steps = run_in_background(measure())
-    return _Measured(recording, answers, context, steps, meter.calls, time.monotonic() - begun)
-
-
-def _shown(measured: _Measured) -> list[RenderableType]:
-    from rich.text import Text  # noqa: PLC0415 - rich loads when something is drawn
-
-    recording, context = measured.recording, measured.context
-    heading = Text.assemble((recording.graph, "bold"), "  ", clean(recording.question))
-    models = f"chat model {context.llm}, judge {context.judge}, n = {context.n}"
-    known = measured.without is not None
-    before = [Text(f"Without evidence the belief in the right answer is {measured.without:.3f}.")] if known else []
-    warned = [Text("Warning: " + clean(warning), "yellow") for warning in measured.warnings]
-    read, written = measured.tokens
-    calls = counted(len(measured.calls), "model call")
-    cost = Text(f"{calls}, {read:,} tokens read, {written:,} written, {duration(measured.seconds)}", "dim")
-    return [heading, Text(clean(models), "dim"), Text(), *before, _table(measured.steps), Text(), *warned, cost]
-
-
-def _table(found: Sequence[StepWorth]) -> RenderableType:
-    from rich.text import Text  # noqa: PLC0415
-
-    from .steps import one_line, rows  # noqa: PLC0415
-
-    table = rows("", "step", "evidence", "chunks", "words", "SePer", "ΔSePer", "")
-    for column in table.columns[3:7]:
-        column.justify = "right"
-    for column in table.columns[2:]:
-        column.no_wrap, column.min_width = True, len(str(column.header))
-    table.columns[-1].min_width = WIDTH + 1
-    for one in found:
-        first = one.what == "known"
-        label = one_line(shorten(one.label, LONGEST_LABEL), "" if first else "dim")
-        number = Text(str(one.step) if first else "", "dim")
-        shown = [number, label if first or one.what == "chunk" else Text(), Text(WHAT[one.what], "dim")]
-        size = [Text(str(len(one.evidence))), Text(f"{one.words:,}")]
-        if one.worth is None:
-            table.add_row(*shown, *size, "", "", Text("does not fit the model's window", "yellow"))
-        else:
-            figures = [Text(f"{one.worth.seper:.3f}"), Text(f"{one.worth.delta:+.3f}")]
-            table.add_row(*shown, *size, *figures, delta_bar(one.worth.delta))
-    return table
-
-
-def delta_bar(delta: float) -> Text:
-    """A number from −1 to 1 as a bar from the middle, to the right where it is above 0."""
-    from rich.text import Text  # noqa: PLC0415
-
-    half = WIDTH // 2
-    cells = round(half * abs(delta))
-    if delta < 0:
-        return Text.assemble(("░" * (half - cells), "dim"), ("█" * cells, "red"), "│", ("░" * half, "dim"))
-    return Text.assemble(("░" * half, "dim"), "│", ("█" * cells, "green"), ("░" * (half - cells), "dim"))
-
-
-def _as_json(measured: _Measured) -> dict[str, Any]:
-    read, written = measured.tokens
-    return {
-        "graph": measured.recording.graph,
-        "question": measured.recording.question,
-        "answers": list(measured.answers),
-        "seper_without": measured.without,
-        "steps": [
-            {
-                "step": one.step,
-                "label": one.label,
-                "evidence": one.what,
-                "chunk_ids": [chunk["id"] for chunk in one.evidence],
-                "words": one.words,
-                "seper": one.worth.seper if one.worth else None,
-                "delta": one.worth.delta if one.worth else None,
-            }
-            for one in measured.steps
-        ],
-        "warnings": measured.warnings,
-        "usage": {"calls": len(measured.calls), "prompt_tokens": read, "completion_tokens": written},
-        "seconds": measured.seconds,
-        "context": measured.context.model_dump(mode="json"),
+    scores = run_in_background(measure())
+    results = [score.result for score in scores if score.result]
+    return scores, {
+        "graph": recording.graph,
+        "question": recording.question,
+        "answers": list(answers),
+        "seper_without": results[0].seper_without if results else None,
+        "steps": [_step_object(score) for score in scores],
+        "warnings": list(dict.fromkeys(warning for result in results for warning in result.warnings)),
+        "usage": {
+            "calls": len(meter.calls),
+            "prompt_tokens": sum(call.prompt_tokens for call in meter.calls),
+            "completion_tokens": sum(call.completion_tokens for call in meter.calls),
+        },
+        "seconds": time.monotonic() - begun,
+        "context": context.model_dump(mode="json"),
     }
+
+
+def _step_object(score: StepScore) -> dict[str, Any]:
+    return {
+        "step": score.step,
+        "label": score.label,
+        "evidence": score.kind,
+        "chunk_ids": [chunk["id"] for chunk in score.evidence],
+        "words": score.words,
+        "seper": score.result.seper if score.result else None,
+        "delta": score.result.delta if score.result else None,
+    }
+
+
+def _blocks(scores: Sequence[StepScore], facts: Mapping[str, Any]) -> list[Block]:
+    from ..render.answer import cost_line  # noqa: PLC0415 - rich loads when needed
+
+    models = "chat model {llm}, judge {judge}, {samples} samples".format_map(facts["context"])
+    blocks: list[Block] = [Words(f"{facts['graph']}: {facts['question']}", "strong"), Words(models, "dim"), Words("")]
+    if facts["seper_without"] is not None:
+        blocks.append(Words(f"Without evidence the belief in the right answer is {facts['seper_without']:.3f}."))
+    columns = ["", "step", "evidence", "chunks", "words", "SePer", "ΔSePer", ""]
+    blocks += [Table(columns, [_row(score) for score in scores]), Words("")]
+    blocks += [Words(f"Warning: {warning}", "warn") for warning in facts["warnings"]]
+    return [*blocks, Words(cost_line(facts, facts["seconds"]), "dim")]
+
+
+def _row(score: StepScore) -> Row:
+    is_first = score.kind == "known"
+    number = Cell(str(score.step) if is_first else "", number=True)
+    label = shortened(score.label, LONGEST_LABEL) if is_first or score.kind == "chunk" else ""
+    name = [number, Cell(label, tone="" if is_first else "dim"), Cell(KIND_WORDS[score.kind], tone="dim")]
+    size = [Cell(str(len(score.evidence)), number=True), Cell(f"{score.words:,}", number=True)]
+    if score.result is None:
+        return Row([*name, *size, Cell(""), Cell(""), Cell("does not fit the model's window", tone="warn")])
+    seper, delta = score.result.seper, score.result.delta
+    bar = Cell(delta_bar(delta), tone="good" if delta > 0 else "bad")
+    return Row([*name, *size, num(seper, f"{seper:.3f}"), num(delta, f"{delta:+.3f}"), bar])
+
+
+def delta_bar(delta: float) -> str:
+    """ΔSePer, −1 to 1, as a bar from the middle: to the right if it is above 0, else to the left."""
+    half = WIDTH // 2
+    filled = round(half * abs(delta))
+    bar, rest = "█" * filled, "░" * (half - filled)
+    return f"{rest}{bar}│{'░' * half}" if delta < 0 else f"{'░' * half}│{bar}{rest}"

@@ -1,6 +1,4 @@
-"""A run followed on the terminal: what is under way moves, what is done stays; in a pipe, what is done alone."""
-
-from __future__ import annotations
+"""Shows a run on the terminal while it runs. Running steps are redrawn, finished steps stay; a pipe gets only these."""
 
 import contextlib
 import time
@@ -11,16 +9,17 @@ from typing import Self
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
-from ..traces.run import Event, NodeEnd, Run
+from ..render.answer import answer_panel, answer_text, below_answer, settings_line
+from ..render.screen import show
+from ..render.terminal import step_block
+from ..traces.events import Event, NodeEnd
+from ..traces.run import Run
+from ..traces.steps import Steps
 from ..traces.writer import Trace
-from .answer import answer_panel, answer_text, grounds_and_cost, settings_line
-from .following import Following
-from .screen import show
-from .view import block
 
 
 def follow(run: Run, trace: Path | None, screen: Console | None) -> None:
-    """Run to the end, shown on the screen and written to the trace where they are given."""
+    """Run to the end; show the steps on the screen and write them to the trace, if given."""
     with contextlib.ExitStack() as stack:
         recorder = None if trace is None else stack.enter_context(Trace(trace, run))
         watch = None if screen is None else stack.enter_context(Watch(run, screen))
@@ -34,19 +33,20 @@ def follow(run: Run, trace: Path | None, screen: Console | None) -> None:
 
 
 class Watch:
-    """Follows one run; a context manager, so that the terminal is left as it was found."""
+    """Shows one run; a context manager that restores the terminal."""
 
     def __init__(self, run: Run, console: Console) -> None:
-        """Moves only where the console is a terminal that can."""
+        """Running steps are shown only on a terminal that can redraw."""
         self._run, self._console = run, console
-        self._following = Following(run.context)
+        self._steps = Steps(run.graph.name, run.graph, run.context)
+        self._stopped = False
         self._live: Live | None = None
         if console.is_interactive:
-            # redrawn by the thread that changes what it shows, so nothing is drawn half changed
-            self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._under_way)
+            # redrawn by the thread that changes the steps: another thread could draw a half-changed step
+            self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._running_steps)
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Show the settings and begin to draw."""
         show(self._console, settings_line(self._run))
         if self._live is not None:
             self._live.start()
@@ -55,15 +55,15 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take away what moves."""
-        self._following.open.clear()
+        """Remove the running steps from the screen."""
+        self._stopped = True
         if self._live is not None:
             self._live.stop()
 
     def on(self, event: Event | None) -> None:
-        """Show what happened."""
-        step = self._following.on(event)
-        if isinstance(event, NodeEnd) and step is not None and not step.running and (shown := block(step)) is not None:
+        """Show the step that the event changed."""
+        step = self._steps.on(event)
+        if isinstance(event, NodeEnd) and step is not None and not step.running and (shown := step_block(step)):
             show(self._console, shown)
         if self._live is not None:
             self._live.refresh()
@@ -73,10 +73,10 @@ class Watch:
         if self._console.is_terminal:
             self._console.print(answer_panel(self._run))
         else:
-            show(self._console, grounds_and_cost(self._run))
-            # last, and in one piece for who reads the pipe
-            self._console.print(answer_text(self._run.output), soft_wrap=True)
+            show(self._console, below_answer(self._run))
+            # last and not wrapped, for programs that read the pipe
+            self._console.print(answer_text(self._run.output.get("answer")), soft_wrap=True)
 
-    def _under_way(self) -> RenderableType:
+    def _running_steps(self) -> RenderableType:
         now = time.monotonic()
-        return Group(*(block(step, now) or "" for step in self._following.open.values()))
+        return Group(*(step_block(step, now) or "" for step in self._steps.under_way if not self._stopped))

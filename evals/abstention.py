@@ -1,6 +1,4 @@
-"""When an answer says that there is none."""
-
-from __future__ import annotations
+"""Detects answers that abstain."""
 
 import re
 import string
@@ -16,7 +14,7 @@ _OPENINGS = re.compile(
     r"|(?:based on|according to|from|in) the (?:given |provided |retrieved )?(?:passages?|context|documents?|text)\W+"
     r")+"
 )
-"""What may come before the rest."""
+"""Openings that are ignored."""
 
 _SOURCE = r"(?:(?:given|provided|available|retrieved) )?(?:passages?|context|documents?|texts?|sources?|information)"
 _CANNOT = r"(?:cannot|can not|can't|could not|couldn't)"
@@ -28,7 +26,7 @@ _ALL = re.compile(
     r"|(?:it|the answer) is unknown"
     r"|nothing (?:was|is|could be) found"
 )
-"""All of an answer that abstains."""
+"""Whole answers that abstain."""
 
 _BEGINNING = re.compile(
     rf"(?:i|we) {_NOT} (?:know|have (?:any |enough |sufficient |the )?(?:specific )?(?:information|access|idea))\b"
@@ -45,7 +43,7 @@ _BEGINNING = re.compile(
     r"|not (?:known|found|given|mentioned|specified|stated|provided) (?:in|by|from) the\b"
     r"|(?:cannot|can't) (?:be )?(?:answered?|determined?)\b"
 )
-"""How an answer that abstains begins, if it goes on; `_GUESS` then is not in it."""
+"""Beginnings of longer answers that abstain, unless a word of `_GUESS` follows."""
 
 _GUESS = re.compile(
     r"\b(?:but|however|although|though|nevertheless|probably|perhaps|maybe|i (?:think|believe|guess))\b"
@@ -53,15 +51,15 @@ _GUESS = re.compile(
 
 
 def abstains(answer: str) -> bool:
-    """Whether an answer says that it does not know, and does not go on to guess (the rule: docs/metrics.md).
+    """Does an answer say that it does not know, without a guess? (docs/metrics.md)
 
-    So do an empty one, one that is nothing but a form such as "unknown", "unanswerable", "none" or "n/a", and one that
-    begins with a form such as "I don't know", "not enough information" or "the passages do not say" and has no word
-    such as "but", "however" or "perhaps" behind it. Case, apologies before it and punctuation around it do not matter.
+    Three kinds of answers abstain: an empty answer; an answer that is only a phrase such as "unknown", "none" or "n/a";
+    and an answer that begins with a phrase such as "I don't know" or "the passages do not say", if no word such as
+    "but", "however" or "perhaps" follows. Case, opening apologies and surrounding punctuation are ignored.
     """
-    said = " ".join(answer.lower().replace("’", "'").split()).strip(_EDGES)
-    said = _OPENINGS.sub("", said, count=1) if _OPENINGS.match(said) else said
-    if not said or _ALL.fullmatch(said):
+    text = " ".join(answer.lower().replace("’", "'").split()).strip(_EDGES)
+    text = _OPENINGS.sub("", text, count=1) if _OPENINGS.match(text) else text
+    if not text or _ALL.fullmatch(text):
         return True
-    begins = _BEGINNING.match(said)
-    return begins is not None and not _GUESS.search(said, begins.end())
+    beginning = _BEGINNING.match(text)
+    return beginning is not None and not _GUESS.search(text, beginning.end())

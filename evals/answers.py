@@ -1,11 +1,9 @@
-"""Answer metrics: how far an answer says what the gold answers say, by a named standard (docs/metrics.md)."""
-
-from __future__ import annotations
+"""Answer metrics: how well an answer matches the gold answers, by a named standard (docs/metrics.md)."""
 
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from ..errors import UserFault
@@ -13,7 +11,10 @@ from .abstention import abstains
 from .questions import GoldQuestion
 
 Standard = Literal["squad", "longbench"]
-"""Both normalise alike; where nothing is left of an answer and of a gold one, F1 is 1 in SQuAD and 0 in LongBench."""
+"""Both normalise alike. If nothing is left of both answer and gold answer, F1 is 1 in SQuAD and 0 in LongBench."""
+
+IsRight = Callable[[str, Sequence[str]], bool]
+"""Is an answer right, given the gold answers?"""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -22,7 +23,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 class Overlap(NamedTuple):
-    """The shares of an answer's tokens that are in a gold one and the other way round, and their harmonic mean."""
+    """precision: share of the answer's tokens in the gold answer; recall: the reverse; f1: their harmonic mean."""
 
     f1: float
     precision: float
@@ -30,87 +31,106 @@ class Overlap(NamedTuple):
 
 
 def answer_scores(prediction: str, question: GoldQuestion, standard: Standard = "squad") -> dict[str, float]:
-    """How good an answer is; each figure is in [0, 1], the best over the gold answers.
+    """The scores of an answer, each in [0, 1] and the best over the gold answers.
 
-    exact_match, f1: see there; precision, recall: of the gold answer with the best F1, the first of equals;
-    cover_em, accuracy, rouge_l: see `cover_em`, `accuracy` and `rouge_l`.
-    Of a question without an answer all are 1 if the answer abstains, else 0 (SQuAD 2.0, Rajpurkar et al. 2018); of
-    another one all are 0 if it abstains, unless it is a gold answer, as "none" can be.
+    exact_match, f1, cover_em, accuracy, rouge_l: see the functions; precision, recall: of the first gold answer with
+    the best F1.
+    For an unanswerable question, all scores are 1 if the answer abstains and 0 if it does not (SQuAD 2.0, Rajpurkar et
+    al. 2018). For an answerable question, abstaining scores 0, unless the text is a gold answer, as "none" can be.
     Raises `UserFault` for an unknown standard.
     """
     if standard not in get_args(Standard):
         raise UserFault(f"There is no standard '{standard}' for answers: use one of {', '.join(get_args(Standard))}.")
-    golds = question.answers
+    gold_answers = question.answers
     if not question.answerable:
         return dict.fromkeys(NAMES, float(abstains(prediction)))
-    if not prediction.strip() or (abstains(prediction) and not exact_match(prediction, golds)):
+    if not prediction.strip() or (abstains(prediction) and not exact_match(prediction, gold_answers)):
         return dict.fromkeys(NAMES, 0.0)
-    overlap = _best_overlap(prediction, golds, standard)
+    overlap = _best_overlap(prediction, gold_answers, standard)
     return {
-        "exact_match": exact_match(prediction, golds),
+        "exact_match": exact_match(prediction, gold_answers),
         "f1": overlap.f1,
         "precision": overlap.precision,
         "recall": overlap.recall,
-        "cover_em": cover_em(prediction, golds),
+        "cover_em": cover_em(prediction, gold_answers),
         "accuracy": accuracy(prediction, question),
-        "rouge_l": rouge_l(prediction, golds),
+        "rouge_l": rouge_l(prediction, gold_answers),
     }
 
 
 NAMES = ("exact_match", "f1", "precision", "recall", "cover_em", "accuracy", "rouge_l")
-"""What `answer_scores` tells."""
+"""The keys of `answer_scores`."""
+
+
+def answer_rule(name: str) -> IsRight:
+    """The rule that tells right answers: "exact" (SQuAD's exact match) or "f1:T" (F1 of at least T, 0 < T ≤ 1).
+
+    An empty answer is never right. Raises `UserFault` for another name.
+    """
+    kind, _, least = name.partition(":")
+    if name == "exact":
+        return lambda answer, gold_answers: bool(answer.strip()) and exact_match(answer, gold_answers) == 1
+    try:
+        bound = float(least) if kind == "f1" else 0.0
+    except ValueError:
+        bound = 0.0
+    if not 0 < bound <= 1:
+        raise UserFault(
+            f"There is no rule '{name}' for right answers: use exact, or f1:T with T above 0 and at most 1."
+        )
+    return lambda answer, gold_answers: bool(answer.strip()) and f1(answer, gold_answers) >= bound
 
 
 def squad_normalised(text: str) -> str:
-    """Lower case, without ASCII punctuation, without English articles, with single spaces."""
+    """Lower case, without ASCII punctuation and English articles, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1 if the normalised prediction equals one of the normalised gold answers, else 0."""
-    return float(any(squad_normalised(prediction) == squad_normalised(gold) for gold in golds))
+def exact_match(prediction: str, gold_answers: Sequence[str]) -> float:
+    """1 if the normalised prediction equals a normalised gold answer, else 0."""
+    return float(any(squad_normalised(prediction) == squad_normalised(gold) for gold in gold_answers))
 
 
-def f1(prediction: str, golds: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall over the tokens shared with a gold answer, the best of them; in [0, 1]."""
-    return _best_overlap(prediction, golds, "squad").f1
+def f1(prediction: str, gold_answers: Sequence[str]) -> float:
+    """The best F1 over the tokens shared with a gold answer, in [0, 1]."""
+    return _best_overlap(prediction, gold_answers, "squad").f1
 
 
-def cover_em(prediction: str, golds: Sequence[str]) -> float:
-    """1 if the words of a gold answer stand together in the prediction, both normalised, else 0.
+def cover_em(prediction: str, gold_answers: Sequence[str]) -> float:
+    """1 if the prediction contains a gold answer as consecutive words, both normalised, else 0.
 
-    A gold answer of which nothing is left is covered only by a prediction of which nothing is left either.
+    A gold answer that is empty after normalising is covered only by a prediction that is empty too.
     """
-    said = squad_normalised(prediction)
-    normal = [squad_normalised(gold) for gold in golds]
-    return float(any(f" {gold} " in f" {said} " for gold in normal))
+    words = squad_normalised(prediction)
+    normalised = [squad_normalised(gold) for gold in gold_answers]
+    return float(any(f" {gold} " in f" {words} " for gold in normalised))
 
 
 def accuracy(prediction: str, question: GoldQuestion) -> float:
     """1 if the prediction is right, else 0.
 
-    Of a yes_no question: if the first "yes" or "no" in it, as a word, is the gold one. Of others: `cover_em`, after
-    Mallen et al. (2023), who call an answer right if a gold one is a part of it; here only whole words count.
+    A yes_no question: the first word "yes" or "no" in the prediction must be the gold one. Other questions: `cover_em`,
+    after Mallen et al. (2023), who accept a gold answer as a substring; here only whole words count.
     """
     if question.kind == "text":
         return cover_em(prediction, question.answers)
-    said = _verdict(prediction)
-    return float(said is not None and any(_verdict(gold) == said for gold in question.answers))
+    verdict = _verdict(prediction)
+    return float(verdict is not None and any(_verdict(gold) == verdict for gold in question.answers))
 
 
-def rouge_l(prediction: str, golds: Sequence[str]) -> float:
-    """F1 of the longest common subsequence of words with a gold answer (Lin 2004), the best of them; in [0, 1].
+def rouge_l(prediction: str, gold_answers: Sequence[str]) -> float:
+    """The best F1 of the longest common subsequence of words with a gold answer (Lin 2004), in [0, 1].
 
-    Words are runs of letters and digits in lower case, articles included; they are not stemmed.
+    Words are runs of letters and digits in lower case, articles included and not stemmed.
     """
-    said = _WORD.findall(prediction.lower())
-    return max((_rouge_l(said, _WORD.findall(gold.lower())) for gold in golds), default=0.0)
+    words = _WORD.findall(prediction.lower())
+    return max((_rouge_l(words, _WORD.findall(gold.lower())) for gold in gold_answers), default=0.0)
 
 
-def _best_overlap(prediction: str, golds: Sequence[str], standard: Standard) -> Overlap:
-    said = squad_normalised(prediction).split()
-    overlaps = (_overlap(said, squad_normalised(gold).split(), standard) for gold in golds)
-    return max(overlaps, key=lambda one: one.f1, default=_NONE)
+def _best_overlap(prediction: str, gold_answers: Sequence[str], standard: Standard) -> Overlap:
+    tokens = squad_normalised(prediction).split()
+    overlaps = (_overlap(tokens, squad_normalised(gold).split(), standard) for gold in gold_answers)
+    return max(overlaps, key=lambda overlap: overlap.f1, default=_NONE)
 
 
 def _overlap(prediction: Sequence[str], gold: Sequence[str], standard: Standard) -> Overlap:
@@ -126,8 +146,8 @@ _NONE = Overlap(0.0, 0.0, 0.0)
 
 
 def _verdict(text: str) -> str | None:
-    found = _VERDICT.search(text)
-    return found[1].lower() if found else None
+    match = _VERDICT.search(text)
+    return match[1].lower() if match else None
 
 
 def _rouge_l(prediction: Sequence[str], gold: Sequence[str]) -> float:

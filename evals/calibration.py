@@ -1,21 +1,115 @@
-"""How well a threshold tells answers apart, and the file that keeps one."""
+"""Thresholds found from questions with gold answers.
+
+A technique that has one is described by a `Calibrator` in the module `<technique>_calibration` of this package.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel
 
 from ..errors import UserFault
-from ..state.calibration import Calibration, identity, is_calibration, settings_of
-from .reliability import checked_truths, ranked_apart
+from ..graphs.registry import graph_named
+from ..nodes.prepare import open_resources
+from ..presenters.blocks import Block
+from ..resources.resources import Resources
+from ..state.calibration import Calibration
+from ..state.context import BaseContext
+from .answers import IsRight
+from .questions import GoldQuestion
+from .reliability import checked_truths, rank_auroc
 
-__all__ = ["Calibration", "Separation", "best_threshold", "identity", "is_calibration", "settings_of"]
+if TYPE_CHECKING:
+    from ..graphs.registry import Graph
+
+C = TypeVar("C", bound=BaseContext)
+O = TypeVar("O", bound=BaseModel)  # noqa: E741 - the options
+
+Outputs = Sequence[Mapping[str, Any] | None]
+"""The output of each question, None if it failed."""
+
+AskAll = Callable[[str, BaseContext], Outputs]
+"""Asks a graph all questions with a context; outputs of an earlier run are not asked again."""
+
+
+@dataclass(frozen=True)
+class CalibrationRequest:
+    """The questions of a calibration.
+
+    is_right: the rule named `right`; made_with: the facts of the calibration file that hold for every technique; out:
+    the file.
+    """
+
+    questions: Sequence[GoldQuestion]
+    right: str
+    is_right: IsRight
+    made_with: Mapping[str, Any]
+    out: Path
+    ask_all: AskAll
+
+    def judged(self, graph: str, context: BaseContext) -> list[tuple[Mapping[str, Any], bool] | None]:
+        """The output of each question, and whether its answer is right; None if the question failed."""
+        outputs = self.ask_all(graph, context)
+        return [
+            None if output is None else (output, self.is_right(output["answer"], question.answers))
+            for output, question in zip(outputs, self.questions, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """A calibration for people (blocks) and as JSON (figures: entries beside those of the file)."""
+
+    calibration: Calibration
+    blocks: Sequence[Block]
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Calibrator(ABC, Generic[C, O]):
+    """How the threshold of a technique is found. The docstring of a subclass is its help on the command line.
+
+    graph: the graph whose context the settings make; options: the calibration's own options; examples: commands.
+    """
+
+    graph: ClassVar[str]
+    examples: ClassVar[Sequence[str]]
+    options: ClassVar[type[BaseModel]]
+
+    def __init__(self, context: C, given: O) -> None:
+        """Subclasses raise `UserFault` for a context or options that cannot be used."""
+        self.context = context
+        self.given = given
+
+    @staticmethod
+    def compiled(name: str, resources: Resources | None) -> Graph:
+        """The graph of a name that `calibrate` asks."""
+        return graph_named(name, resources)
+
+    async def open(self, resources: Resources) -> None:
+        """Open all that the questions need; `UserFault` for an unknown model or corpus."""
+        await open_resources(self.context, resources)
+
+    @abstractmethod
+    def calibrate(self, request: CalibrationRequest) -> CalibrationReport:
+        """Ask the questions, find the threshold, and save the file."""
+
+
+def calibrator_of(technique: str) -> type[Calibrator[Any, Any]]:
+    """The calibrator of a technique that has one."""
+    calibrator: type[Calibrator[Any, Any]] = import_module(f".{technique}_calibration", __package__).calibrator
+    return calibrator
 
 
 class Separation(NamedTuple):
-    """How well a threshold tells two classes apart; see `best_threshold`."""
+    """How well a threshold separates two classes; see `best_threshold`."""
 
     threshold: float
     accuracy: float
@@ -23,38 +117,32 @@ class Separation(NamedTuple):
 
 
 def best_threshold(scores: ArrayLike, wrong: ArrayLike) -> Separation:
-    """The threshold δ that best tells wrong answers, whose uncertainty is to be above it, from right ones.
+    """The threshold δ that best separates wrong answers (uncertainty above δ) from right ones (at most δ).
 
-    It is the δ of SeaKR (section 3.1), which retrieves iff the uncertainty exceeds it: the decision is right for a
-    wrong answer above δ and for a right one at or below it. The accuracy, the share of right decisions, is highest; the
-    candidates lie halfway between neighbouring distinct scores, and half a gap outside the lowest and the highest, and
-    of equally good ones it is the middle one, the upper of two.
-    scores: [n], the uncertainty of n answers given without retrieval, in any order; wrong: [n] bool.
-    Returns δ, its accuracy in [0, 1], on these very answers and so too good for others, and the AUROC in [0, 1]: the
-    probability that a wrong answer is more uncertain than a right one, equal ones counting a half; 0.5 is chance.
-    Raises `UserFault`, a ValueError, for scores that are not finite, arrays that do not fit, and if all answers are
-    right or all are wrong.
+    SeaKR (section 3.1) retrieves iff the uncertainty exceeds δ. The candidates lie halfway between neighbouring
+    distinct scores, and half a gap outside the lowest and the highest. δ has the highest accuracy, which is the share
+    of right decisions; of equally good candidates it is the middle one, the upper of two.
+    scores: [n], the uncertainty of n answers without retrieval; wrong: [n] bool.
+    Returns δ; its accuracy in [0, 1], which is too optimistic because it is measured on the same answers; and the AUROC
+    in [0, 1], the probability that a wrong answer is more uncertain than a right one (equal ones count a half, 0.5 is
+    chance). Raises `UserFault`, a ValueError, for scores that are not finite, arrays of different shapes, and if all
+    answers are right or all are wrong.
     """
-    values, is_wrong = _checked(scores, wrong)
-    cuts = _cuts(np.unique(values))
-    hits = [int(((values > cut) == is_wrong).sum()) for cut in cuts]
-    best = [cut for cut, count in zip(cuts, hits, strict=True) if count == max(hits)]
-    return Separation(best[len(best) // 2], max(hits) / len(values), ranked_apart(values, is_wrong))
-
-
-def _checked(scores: ArrayLike, wrong: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     values, is_wrong = checked_truths(scores, wrong, "what was wrong")
     if is_wrong.all() or not is_wrong.any():
         which = "wrong" if is_wrong.any() else "right"
-        raise UserFault(f"All {len(values)} answers are {which}, so nothing tells them apart: give other questions.")
-    return values, is_wrong
+        raise UserFault(f"All {len(values)} answers are {which}, so no threshold separates them: give other questions.")
+    cuts = _cuts(np.unique(values))
+    hits = [int(((values > cut) == is_wrong).sum()) for cut in cuts]
+    best = [cut for cut, count in zip(cuts, hits, strict=True) if count == max(hits)]
+    return Separation(best[len(best) // 2], max(hits) / len(values), rank_auroc(values, is_wrong))
 
 
 def _cuts(distinct: NDArray[np.float64]) -> list[float]:
-    """A threshold below all of the ascending scores, one between each two neighbours, one above all."""
+    """A threshold below all ascending scores, one between each two neighbours, one above all."""
     gaps = np.diff(distinct) if len(distinct) > 1 else np.ones(1)
     below = min(distinct[0] - gaps[0] / 2, np.nextafter(distinct[0], -np.inf))
     middles = distinct[:-1] + np.diff(distinct) / 2
-    # between neighbours of the last digit there is no number: the lower one parts them too
+    # no number lies between neighbours that differ in the last digit: the lower one separates them too
     between = np.where(middles < distinct[1:], middles, distinct[:-1])
     return [float(cut) for cut in (below, *between, distinct[-1] + gaps[-1] / 2)]

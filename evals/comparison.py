@@ -1,27 +1,31 @@
-"""Two runs of the same systems on the same questions: what became better, what worse, and how the runs differ."""
-
-from __future__ import annotations
+"""Two runs of the same systems on the same questions: which answers changed, and how the runs differ."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UserFault
 from .answers import Standard
-from .bench import Asked, Bench
-from .reports.summary import Figure, Spent, figure_of, spent_of
+from .reports.summary import Figure, MeanCost, figure_of, mean_cost
 from .reports.words import plain
-from .scores import MAIN, RETRIEVAL, SEPER, Scored, Scores, paired, scores_of
+from .run_folder import EvaluationRun, RunQuestion
+from .scores import MAIN, RETRIEVAL, SEPER, ScoredOutcome, Scores, paired, scores_of
 from .statistics import holm, paired_permutation
 from .store import Store
 
-UNTOLD = frozenset({"id", "begun", "command", "datasets"})
-"""What is of course different about two runs, or is told in another way."""
+NOT_COMPARED = frozenset({"id", "begun", "command", "datasets"})
+"""Entries of run.json that differ in any two runs, or that the comparison shows in another way."""
+
+Differing = Mapping[str, tuple[str | None, str | None]]
+"""Settings that differ, with their values in both runs; None if a run does not have the setting."""
 
 
 @dataclass(frozen=True)
-class Change:
-    """A metric over the n questions where both runs have it. first, second: its means; difference: second − first with
-    its interval; p: of a paired permutation test, after Holm's correction over the systems."""
+class MetricChange:
+    """A metric over the n questions where both runs have it.
+
+    first, second: its means; difference: second − first; p: of a paired permutation test, after Holm's correction over
+    the systems.
+    """
 
     metric: str
     n: int
@@ -32,138 +36,147 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Compared:
+class SystemComparison:
     """A system that both runs have.
 
-    answered: questions that both answered, which all else is of; failed: of the common questions, in each run;
-    to_wrong, to_right: the questions whose answer became wrong or right; spent: the cost in each run; settings: those
-    that differ, None where a run does not have one.
+    answered: questions that both runs answered; changes, to_wrong, to_right and spent are over these. failed: failures
+    on the common questions in each run; to_wrong, to_right: questions whose answer became wrong or right; spent: the
+    cost in each run.
     """
 
     label: str
     answered: int
     failed: tuple[int, int]
-    changes: Sequence[Change]
-    to_wrong: Sequence[Asked]
-    to_right: Sequence[Asked]
-    spent: tuple[Spent, Spent] | None
-    settings: Mapping[str, tuple[str | None, str | None]]
+    changes: Sequence[MetricChange]
+    to_wrong: Sequence[RunQuestion]
+    to_right: Sequence[RunQuestion]
+    spent: tuple[MeanCost, MeanCost] | None
+    settings: Differing
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """about: what differs between the runs themselves; questions: how many both have, and how many one has alone;
-    alone: the systems that one has alone."""
+    """about: the differences between the runs; questions: common, only in the first, only in the second run; alone:
+    the systems that only the first run and only the second run has."""
 
-    first: Bench
-    second: Bench
-    about: Mapping[str, tuple[str | None, str | None]]
+    first: EvaluationRun
+    second: EvaluationRun
+    about: Differing
     questions: tuple[int, int, int]
     alone: tuple[Sequence[str], Sequence[str]]
-    systems: Sequence[Compared]
+    systems: Sequence[SystemComparison]
 
 
-def comparison_of(first: tuple[Bench, Store], second: tuple[Bench, Store], standard: Standard = "squad") -> Comparison:
-    """Compare what both have: systems by label, questions by their text and gold answers.
+def comparison_of(
+    first: tuple[EvaluationRun, Store], second: tuple[EvaluationRun, Store], standard: Standard = "squad"
+) -> Comparison:
+    """Compare two runs. Systems are matched by label, questions by their text and gold answers.
 
-    Raises `UserFault` if they have no system or no question in common, and where scipy or ir-measures is missing.
+    Raises `UserFault` if the runs have no system or no question in common, and if scipy or ir-measures is missing.
     """
-    (one, _), (other, _) = first, second
-    both = _common(one, other)
-    labels = [system.label for system in one.systems if system.label in {other.label for other in other.systems}]
-    if not labels or not both:
+    (before, _), (after, _) = first, second
+    common = _common(before, after)
+    later = {system.label for system in after.systems}
+    labels = [system.label for system in before.systems if system.label in later]
+    if not labels or not common:
         what = "system" if not labels else "question"
-        raise UserFault(
-            f"'{one.folder}' and '{other.folder}' have no {what} in common, so there is nothing to compare."
-        )
+        raise UserFault(f"'{before.folder}' and '{after.folder}' have no {what} in common, so they cannot be compared.")
     scores = scores_of(*first, standard), scores_of(*second, standard)
-    compared = [_compared(label, one, other, both, scores) for label in labels]
     return Comparison(
-        one,
-        other,
-        _differing(_about(one), _about(other)),
-        (len(both), len(one.questions) - len(both), len(other.questions) - len(both)),
-        (_alone(one, other), _alone(other, one)),
-        _corrected(compared),
+        before,
+        after,
+        _differing(_about(before), _about(after)),
+        (len(common), len(before.questions) - len(common), len(after.questions) - len(common)),
+        (_alone(before, after), _alone(after, before)),
+        _corrected([_compared(label, before, after, common, scores) for label in labels]),
     )
 
 
-def _common(first: Bench, second: Bench) -> list[tuple[Asked, Asked]]:
-    there = {(asked.question, asked.answers): asked for asked in reversed(second.questions)}
-    both = [(asked, there.get((asked.question, asked.answers))) for asked in first.questions]
-    return [(asked, match) for asked, match in both if match is not None]
+def _common(first: EvaluationRun, second: EvaluationRun) -> list[tuple[RunQuestion, RunQuestion]]:
+    later = {(question.question, question.answers): question for question in reversed(second.questions)}
+    pairs = [(question, later.get((question.question, question.answers))) for question in first.questions]
+    return [(question, match) for question, match in pairs if match is not None]
 
 
 def _compared(
-    label: str, first: Bench, second: Bench, both: Sequence[tuple[Asked, Asked]], scores: tuple[Scores, Scores]
-) -> Compared:
-    pairs = [(asked, scores[0].get((label, asked.id)), scores[1].get((label, match.id))) for asked, match in both]
-    # the second run's ids may be others: from here on a question has the first one's
-    ours, theirs = [], []
-    for asked, before, after in pairs:
-        if before is not None and after is not None and not before.failed and not after.failed:
-            ours.append(before)
-            theirs.append(replace(after, question=asked.id))
-    asked_by_id = {asked.id: asked for asked, _ in both}
-    moved = [(asked_by_id[a.question], a.right, b.right) for a, b in zip(ours, theirs, strict=True)]
-    spent = spent_of(label, ours), spent_of(label, theirs)
-    return Compared(
+    label: str,
+    first: EvaluationRun,
+    second: EvaluationRun,
+    common: Sequence[tuple[RunQuestion, RunQuestion]],
+    scores: tuple[Scores, Scores],
+) -> SystemComparison:
+    pairs = [
+        (question, scores[0].get((label, question.id)), scores[1].get((label, match.id))) for question, match in common
+    ]
+    # the runs may have different ids: from here on, a question has its id of the first run
+    answered = [
+        (question, before, replace(after, question=question.id))
+        for question, before, after in pairs
+        if before is not None and after is not None and not before.failed and not after.failed
+    ]
+    befores, afters = [before for _, before, _ in answered], [after for *_, after in answered]
+    costs = mean_cost(label, befores), mean_cost(label, afters)
+    return SystemComparison(
         label,
-        len(ours),
+        len(answered),
         (_failed(before for _, before, _ in pairs), _failed(after for *_, after in pairs)),
         [
             change
-            for name in (*MAIN, *RETRIEVAL, *SEPER)
-            if (change := _change(name, ours, theirs, first.seed)) is not None
+            for metric in (*MAIN, *RETRIEVAL, *SEPER)
+            if (change := _change(metric, befores, afters, first.seed)) is not None
         ],
-        [asked for asked, was, is_now in moved if was and not is_now],
-        [asked for asked, was, is_now in moved if is_now and not was],
-        None if spent[0] is None or spent[1] is None else (spent[0], spent[1]),
+        [question for question, before, after in answered if before.right and not after.right],
+        [question for question, before, after in answered if after.right and not before.right],
+        None if costs[0] is None or costs[1] is None else (costs[0], costs[1]),
         _differing(_settings(first, label), _settings(second, label)),
     )
 
 
-def _change(metric: str, first: Sequence[Scored], second: Sequence[Scored], seed: int) -> Change | None:
-    """Without the correction yet."""
+def _change(
+    metric: str, first: Sequence[ScoredOutcome], second: Sequence[ScoredOutcome], seed: int
+) -> MetricChange | None:
+    """The change of a metric, with p before the correction."""
     before, after = paired(first, second, metric)
     if not before:
         return None
     difference = figure_of([b - a for a, b in zip(before, after, strict=True)], seed)
     p = paired_permutation(after, before, seed).p
-    return Change(metric, len(before), sum(before) / len(before), sum(after) / len(after), difference, p)
+    return MetricChange(metric, len(before), sum(before) / len(before), sum(after) / len(after), difference, p)
 
 
-def _corrected(systems: Sequence[Compared]) -> list[Compared]:
-    adjusted: dict[tuple[str, str], float] = {}
-    for metric in dict.fromkeys(change.metric for one in systems for change in one.changes):
-        tested = [(one.label, change.p) for one in systems for change in one.changes if change.metric == metric]
-        for (label, _), p in zip(tested, holm([p for _, p in tested]), strict=True):
-            adjusted[label, metric] = p
+def _corrected(systems: Sequence[SystemComparison]) -> list[SystemComparison]:
+    corrected: dict[tuple[str, str], float] = {}
+    for metric in dict.fromkeys(change.metric for system in systems for change in system.changes):
+        tests = [(system.label, change.p) for system in systems for change in system.changes if change.metric == metric]
+        for (label, _), p in zip(tests, holm([p for _, p in tests]), strict=True):
+            corrected[label, metric] = p
     return [
-        replace(one, changes=[replace(change, p=adjusted[one.label, change.metric]) for change in one.changes])
-        for one in systems
+        replace(
+            system,
+            changes=[replace(change, p=corrected[system.label, change.metric]) for change in system.changes],
+        )
+        for system in systems
     ]
 
 
-def _failed(outcomes: Iterable[Scored | None]) -> int:
-    return sum(one is not None and one.failed for one in outcomes)
+def _failed(outcomes: Iterable[ScoredOutcome | None]) -> int:
+    return sum(outcome is not None and outcome.failed for outcome in outcomes)
 
 
-def _alone(one: Bench, other: Bench) -> list[str]:
-    there = {system.label for system in other.systems}
-    return [system.label for system in one.systems if system.label not in there]
+def _alone(run: EvaluationRun, other: EvaluationRun) -> list[str]:
+    labels = {system.label for system in other.systems}
+    return [system.label for system in run.systems if system.label not in labels]
 
 
-def _about(bench: Bench) -> dict[str, str]:
-    told = {name: value for name, value in bench.about.items() if name not in UNTOLD}
-    return {name: plain(value) for name, value in told.items()}
+def _about(run: EvaluationRun) -> dict[str, str]:
+    return {name: plain(value) for name, value in run.about.items() if name not in NOT_COMPARED}
 
 
-def _settings(bench: Bench, label: str) -> dict[str, str]:
-    system = next(one for one in bench.systems if one.label == label)
+def _settings(run: EvaluationRun, label: str) -> dict[str, str]:
+    system = next(system for system in run.systems if system.label == label)
     return {"graph": system.graph, **{name: plain(value) for name, value in system.context.items()}}
 
 
-def _differing(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+def _differing(first: Mapping[str, str], second: Mapping[str, str]) -> Differing:
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
     return {name: (first.get(name), second.get(name)) for name in names}

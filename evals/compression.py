@@ -1,26 +1,24 @@
-"""Evidence made shorter: its least informative sentences left out (the idea of Selective Context, Li et al. 2023)."""
-
-from __future__ import annotations
+"""Compress evidence: remove its least informative sentences (after Selective Context, Li et al. 2023)."""
 
 import math
 from collections.abc import Mapping, Sequence
 
+from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing, UserFault
 from ..models.interfaces import ChatModel, Token
-from ..prompts import self_information
+from ..prompts import unparsed
 from ..retrieval.sentences import sentences
 from ..state.records import Chunk
-from .seper import together
 
 Informed = Sequence[tuple[str, float]]
 """A text's sentences with their self-information, nats."""
 
 
 async def informed(texts: Sequence[str], llm: ChatModel) -> Mapping[str, Informed]:
-    """The sentences of each text and what each says: −Σ log p over its tokens, given the text before it, in nats.
+    """The sentences of each text with their self-information: −Σ log p over the sentence's tokens, in nats.
 
-    Under the chat model that is served, by its `score`; each text is scored once. Raises `CapabilityMissing` for a
-    model that cannot score.
+    p is the probability under the chat model, given the text before the token. Raises `CapabilityMissing` for a model
+    that cannot score.
     """
     if "score" not in llm.capabilities:
         raise CapabilityMissing(
@@ -28,40 +26,41 @@ async def informed(texts: Sequence[str], llm: ChatModel) -> Mapping[str, Informe
             "model, or leave the compression out."
         )
     distinct = list(dict.fromkeys(texts))
-    scored = await together(llm.score(self_information.messages(), [text]) for text in distinct)
-    return {text: self_informations(text, found.continuations[0]) for text, found in zip(distinct, scored, strict=True)}
+    scores = await gather_or_cancel(llm.score(unparsed.self_information(), [text]) for text in distinct)
+    return {text: self_informations(text, score.continuations[0]) for text, score in zip(distinct, scores, strict=True)}
 
 
 def self_informations(text: str, tokens: Sequence[Token]) -> Informed:
     """The sentences of a text with their self-information, from the text's tokens.
 
-    A token counts for the sentence it begins in; white space before a sentence for the one before.
+    A token belongs to the sentence in which it begins. White space before a sentence belongs to the sentence before.
     """
     spans = sentences(text)
-    found = [0.0] * len(spans)
-    at = place = 0
+    information = [0.0] * len(spans)
+    position = sentence = 0
     for token in tokens:
-        while place + 1 < len(spans) and at + len(token.text) - len(token.text.lstrip()) >= spans[place][1]:
-            place += 1
-        found[place] -= token.logprob
-        at += len(token.text)
-    return [(text[start:end], one) for (start, end), one in zip(spans, found, strict=True)]
+        begins_at = position + len(token.text) - len(token.text.lstrip())
+        while sentence + 1 < len(spans) and begins_at >= spans[sentence][1]:
+            sentence += 1
+        information[sentence] -= token.logprob
+        position += len(token.text)
+    return [(text[start:end], nats) for (start, end), nats in zip(spans, information, strict=True)]
 
 
 def compressed(chunks: Sequence[Chunk], information: Mapping[str, Informed], keep: float) -> list[Chunk]:
-    """The chunks with the most informative sentences of them all, in their order; chunks of which none is left go.
+    """The chunks with only the most informative sentences of all chunks, in their order, without emptied chunks.
 
-    information: of each chunk's text. keep: the share of the sentences that stay, above 0 to 1, rounded up; of equally
-    informative ones those that come first.
+    information: by the text of each chunk; keep: the share of all sentences that stay, in (0, 1], rounded up; of
+    equally informative sentences the first ones stay.
     """
     if not 0 < keep <= 1:
         raise UserFault(f"The share of sentences to keep is {keep:g}: give a number above 0, at most 1, such as 0.5.")
     units = [information[chunk["text"]] for chunk in chunks]
-    found = [(place, i, one) for place, some in enumerate(units) for i, (_, one) in enumerate(some)]
-    wanted = math.ceil(round(keep * len(found), 6))  # which rounding must not lift above a whole number
-    kept = {(place, i) for place, i, _ in sorted(found, key=lambda each: -each[2])[:wanted]}
+    ranked = [(nats, place, i) for place, unit in enumerate(units) for i, (_, nats) in enumerate(unit)]
+    count = math.ceil(round(keep * len(ranked), 6))  # rounding errors must not lift a whole number
+    kept = {(place, i) for _, place, i in sorted(ranked, key=lambda sentence: -sentence[0])[:count]}
     texts = [
-        "".join(text for i, (text, _) in enumerate(some) if (place, i) in kept).strip()
-        for place, some in enumerate(units)
+        "".join(text for i, (text, _) in enumerate(unit) if (place, i) in kept).strip()
+        for place, unit in enumerate(units)
     ]
     return [{**chunk, "text": text} for chunk, text in zip(chunks, texts, strict=True) if text]

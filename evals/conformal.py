@@ -1,10 +1,8 @@
-"""A conformal threshold found on one part of the questions and tried on the other."""
-
-from __future__ import annotations
+"""A conformal threshold, found on one part of the questions and tried on the other part."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -12,15 +10,10 @@ from pydantic import BaseModel, ConfigDict
 from ..errors import UserFault
 from ..uncertainty import conformal_threshold, coverage
 from ..uncertainty.conformal import ROUNDING
-from .answers import exact_match, f1
-from .calibration import Calibration
-
-Right = Callable[[str, Sequence[str]], bool]
-"""Of an answer and the gold ones, whether it is right."""
 
 
-class Half(BaseModel):
-    """How the answers of one part of the questions came out: so many right and wrong, so many of them kept."""
+class PartCounts(BaseModel):
+    """The answers of one part of the questions: right and wrong ones, and how many of each are kept."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,103 +25,72 @@ class Half(BaseModel):
     kept_wrong: int
 
 
-class Conformal(Calibration):
-    """A threshold that keeps right answers with probability at least 1 − alpha (`dubito.uncertainty.conformal`).
-
-    An answer is kept iff its score is at least the threshold. n: the right answers it was found from; coverage: the
-    share of the held-back right answers that it keeps, null if there are none; calibration, held_back: the counts.
-    """
-
-    technique: Literal["sunar"]
-    alpha: float
-    n: int
-    coverage: float | None
-    right: str
-    calibration: Half
-    held_back: Half
-
-
-class Outcome(NamedTuple):
-    """A question's answer: how consistent it was, in [0, 1], and whether it was right."""
+class ScoredAnswer(NamedTuple):
+    """An answer's score, in [0, 1], and whether the answer is right."""
 
     score: float
     right: bool
 
 
-class Figures(NamedTuple):
-    """What `conformal_figures` finds; the fields are those of `Conformal`."""
+class ConformalResult(NamedTuple):
+    """The result of `conformal_figures`.
+
+    n: right answers that the threshold was found from; coverage: the share of held-back right answers that it keeps,
+    None if there are none.
+    """
 
     threshold: float
     n: int
     coverage: float | None
-    calibration: Half
-    held_back: Half
+    calibration: PartCounts
+    held_back: PartCounts
 
 
 def conformal_figures(
-    calibration: Sequence[Outcome | None], held_back: Sequence[Outcome | None], alpha: float
-) -> Figures:
-    """A threshold from the calibration part, and how it does on the held-back part; None is a question that failed.
+    calibration: Sequence[ScoredAnswer | None], held_back: Sequence[ScoredAnswer | None], alpha: float
+) -> ConformalResult:
+    """Find a threshold on the calibration part and try it on the held-back part. None is a failed question.
 
-    Raises `UserFault` if no answer of the calibration part was right.
+    Raises `UserFault` if no answer of the calibration part is right.
     """
-    right = [one.score for one in calibration if one is not None and one.right]
+    right = [answer.score for answer in calibration if answer is not None and answer.right]
     if not right:
         raise UserFault(
-            f"None of the {len(calibration)} questions to calibrate on was answered right: give more questions, easier "
-            "ones, a better model, or another --right."
+            f"None of the {len(calibration)} questions to calibrate on was answered right: give more or easier "
+            "questions, a better model, or a more tolerant rule for right answers."
         )
     threshold = conformal_threshold(right, alpha)
-    unseen = [one.score for one in held_back if one is not None and one.right]
-    return Figures(
+    unseen = [answer.score for answer in held_back if answer is not None and answer.right]
+    return ConformalResult(
         threshold=threshold,
         n=len(right),
         coverage=coverage(unseen, threshold) if unseen else None,
-        calibration=_half(calibration, threshold),
-        held_back=_half(held_back, threshold),
+        calibration=_counts(calibration, threshold),
+        held_back=_counts(held_back, threshold),
     )
 
 
 def fewest_right(alpha: float) -> int:
-    """How many right answers it takes before any may be left out: the least n with alpha (n + 1) ≥ 1."""
+    """The number of right answers from which a threshold may leave any out: the least n with alpha (n + 1) ≥ 1."""
     return math.ceil(1 / alpha - ROUNDING) - 1
 
 
-def _half(outcomes: Sequence[Outcome | None], threshold: float) -> Half:
-    ended = [one for one in outcomes if one is not None]
-    kept = [one for one in ended if one.score >= threshold]
-    right, kept_right = (sum(one.right for one in some) for some in (ended, kept))
-    return Half(
-        questions=len(outcomes),
-        failed=len(outcomes) - len(ended),
-        right=right,
-        wrong=len(ended) - right,
-        kept_right=kept_right,
-        kept_wrong=len(kept) - kept_right,
-    )
-
-
 def split(count: int, holdout: float, seed: int) -> tuple[list[int], list[int]]:
-    """Positions 0 to count − 1, drawn at random into those to calibrate on and round(count · holdout) held back."""
+    """Draw positions 0 to count − 1 at random into a calibration part and round(count · holdout) held-back ones."""
     drawn: list[int] = np.random.default_rng(seed).permutation(count).tolist()
     held = round(count * holdout)
     return sorted(drawn[held:]), sorted(drawn[:held])
 
 
-def rule_of(name: str) -> Right:
-    """When an answer is right: "exact" (SQuAD's exact match) or "f1:T" (its F1 is at least T, 0 < T ≤ 1).
-
-    An empty answer never is. Raises `UserFault` for another name.
-    """
-    kind, _, least = name.partition(":")
-    if name == "exact":
-        return lambda answer, golds: bool(answer.strip()) and exact_match(answer, golds) == 1
-    try:
-        bound = float(least) if kind == "f1" else 0.0
-    except ValueError:
-        bound = 0.0
-    if not 0 < bound <= 1:
-        raise UserFault(
-            f"There is no rule '{name}' for right answers: use exact, or f1:T with T above 0 and at most 1."
-        )
-    return lambda answer, golds: bool(answer.strip()) and f1(answer, golds) >= bound
+def _counts(answers: Sequence[ScoredAnswer | None], threshold: float) -> PartCounts:
+    known = [answer for answer in answers if answer is not None]
+    kept = [answer for answer in known if answer.score >= threshold]
+    right, kept_right = (sum(answer.right for answer in part) for part in (known, kept))
+    return PartCounts(
+        questions=len(answers),
+        failed=len(answers) - len(known),
+        right=right,
+        wrong=len(known) - right,
+        kept_right=kept_right,
+        kept_wrong=len(kept) - kept_right,
+    )

@@ -1,6 +1,4 @@
-"""What is measured of a run's answers when all are there: SePer of their evidence, and of each retrieval step."""
-
-from __future__ import annotations
+"""Metrics measured after all answers are known: SePer of their evidence, and of each retrieval step."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,96 +6,100 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..concurrency import worker_pool
 from ..errors import ContextOverflow, UserFault
-from ..models.resources import Resources
+from ..presenters.presenter import retrieval_steps
+from ..resources.resources import Resources
 from ..state.records import Chunk
 from ..state.seper import SePerContext
 from ..traces.recording import assembled
-from .bench import Asked, Bench
-from .in_turn import in_turn
-from .retrieval_steps import retrieval_steps
-from .seper import Piece, Worth, beliefs
-from .seper_steps import StepWorth, worth_of_steps
+from .run_folder import EvaluationRun, RunQuestion
+from .seper import Piece, SePerResult, measure_pieces
+from .seper_steps import StepScore, score_steps
 from .store import Outcome, Store
 
 SEPER, STEPS = "seper", "seper_steps"
-"""The names that measurements are kept under."""
+"""The names of the measurements in the store."""
 
-TOGETHER = 32
-"""Answers whose responses are sampled, and judged, together; what a killed run loses."""
+BATCH = 32
+"""Answers that are sampled and judged together. A killed run loses one batch."""
 
-Measured = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Hears how many answers are measured, of how many."""
 
 
 async def measure_seper(
-    run: Bench, store: Store, contexts: Mapping[str, SePerContext], resources: Resources, on_progress: Measured
-) -> int:
-    """ΔSePer of each answer's evidence: {"seper", "seper_without", "delta"}. Returns how many could not be measured.
-
-    contexts: by system. What was measured before is not measured again. Left out are failed and unanswerable questions,
-    and evidence that does not fit the model's window, which is counted.
-    """
-    waiting = await asyncio.to_thread(_waiting, run, store, SEPER)
-    done = unmeasured = 0
-    for context in _distinct(contexts.values()):
-        some = iter([(one, asked) for one, asked in waiting if contexts[one.system] == context])
-        while batch := list(islice(some, TOGETHER)):
-            pieces = [Piece(asked.question, asked.answers, _evidence(one)) for one, asked in batch]
-            for (outcome, _), worth in zip(batch, await beliefs(pieces, context, resources), strict=True):
-                if isinstance(worth, ContextOverflow):
-                    unmeasured += 1
-                else:
-                    await asyncio.to_thread(store.measured, outcome.system, outcome.question, SEPER, _figures(worth))
-            done += len(batch)
-            on_progress(done, len(waiting))
-    return unmeasured
-
-
-async def measure_steps(
-    run: Bench,
+    run: EvaluationRun,
     store: Store,
     contexts: Mapping[str, SePerContext],
     resources: Resources,
-    on_progress: Measured,
+    on_progress: OnProgress,
+) -> int:
+    """Measure ΔSePer of the evidence of each answer: {"seper", "seper_without", "delta"}.
+
+    contexts: by system. Failed questions, unanswerable questions and answers that have the measurement are left out.
+    Returns the number of answers whose evidence does not fit the model's window; they get no measurement.
+    """
+    waiting = await asyncio.to_thread(_unmeasured, run, store, SEPER)
+    done = too_long = 0
+    for context in _distinct(contexts.values()):
+        own = iter([item for item in waiting if contexts[item[0].system] == context])
+        while batch := list(islice(own, BATCH)):
+            pieces = [Piece(question.question, question.answers, _evidence(outcome)) for outcome, question in batch]
+            for (outcome, _), result in zip(batch, await measure_pieces(pieces, context, resources), strict=True):
+                if isinstance(result, ContextOverflow):
+                    too_long += 1
+                else:
+                    await asyncio.to_thread(store.measured, outcome.system, outcome.question, SEPER, _figures(result))
+            done += len(batch)
+            on_progress(done, len(waiting))
+    return too_long
+
+
+async def measure_steps(
+    run: EvaluationRun,
+    store: Store,
+    contexts: Mapping[str, SePerContext],
+    resources: Resources,
+    on_progress: OnProgress,
     *,
     at_once: int,
 ) -> None:
-    """ΔSePer of each retrieval step of each answer's trace: {"steps": [{"label", "what", "seper", ..., "words"}]}.
+    """Measure ΔSePer of each retrieval step in each answer's trace: {"steps": [{"label", "what", "seper", ...}]}.
 
-    contexts: by system; at_once: answers under way at a time. A run that looked nothing up has no steps. What was
-    measured before is not measured again.
+    contexts: by system; at_once: answers at a time. A run that retrieved nothing has no steps. Answers that have the
+    measurement are left out. Raises `UserFault` if the run kept no traces.
     """
-    waiting = await asyncio.to_thread(_waiting, run, store, STEPS)
+    waiting = await asyncio.to_thread(_unmeasured, run, store, STEPS)
     done = 0
 
-    async def measure(item: tuple[Outcome, Asked]) -> None:
+    async def measure(item: tuple[Outcome, RunQuestion]) -> None:
         nonlocal done
-        outcome, asked = item
+        outcome, question = item
         lines = await asyncio.to_thread(store.trace, outcome.system, outcome.question)
         if lines is None:
-            raise UserFault("The steps are read from traces, and this run kept none: run it anew with --traces.")
+            raise UserFault("The steps are read from traces, and this run has none: evaluate again with traces.")
         recording = assembled(Path(f"{outcome.system} {outcome.question}"), lines.splitlines(keepends=True))
-        found: Sequence[StepWorth] = []
+        scores: Sequence[StepScore] = []
         if retrieval_steps(recording):
-            found = await worth_of_steps(recording, asked.answers, contexts[outcome.system], resources)
+            scores = await score_steps(recording, question.answers, contexts[outcome.system], resources)
         steps = [
-            {"label": one.label, "what": one.what, "words": one.words, **_figures(one.worth)}
-            for one in found
-            if one.worth is not None
+            {"label": score.label, "what": score.kind, "words": score.words, **_figures(score.result)}
+            for score in scores
+            if score.result is not None
         ]
         await asyncio.to_thread(store.measured, outcome.system, outcome.question, STEPS, {"steps": steps})
         done += 1
         on_progress(done, len(waiting))
 
-    await in_turn(waiting, measure, at_once)
+    await worker_pool(waiting, measure, at_once)
 
 
-def seper_contexts(run: Bench, settings: Mapping[str, Any]) -> dict[str, SePerContext]:
-    """By system, SePer's settings: the system's own chat model believes, the rest is as given."""
+def seper_contexts(run: EvaluationRun, settings: Mapping[str, Any]) -> dict[str, SePerContext]:
+    """SePer's settings by system: the system's own chat model, and the given settings."""
     shared = ("preset", "llm", "encoder", "concurrency", "thinking")
     return {
-        system.label: SePerContext.model_validate(
+        system.label: SePerContext.unchecked(
             {**{name: system.context[name] for name in shared if name in system.context}, **settings}
         )
         for system in run.systems
@@ -108,15 +110,17 @@ def _distinct(contexts: Iterable[SePerContext]) -> list[SePerContext]:
     return list({context.model_dump_json(): context for context in contexts}.values())
 
 
-def _waiting(run: Bench, store: Store, metric: str) -> list[tuple[Outcome, Asked]]:
-    """Answers that can be measured and were not, question by question."""
-    there = store.measurements(metric)
-    asked = {one.id: one for one in run.questions if one.answerable and one.answers}
-    places = {name: place for place, name in enumerate(asked)}
+def _unmeasured(run: EvaluationRun, store: Store, metric: str) -> list[tuple[Outcome, RunQuestion]]:
+    """The answers that can be measured and are not, in the order of the questions."""
+    measured = store.measurements(metric)
+    questions = {question.id: question for question in run.questions if question.answerable and question.answers}
+    places = {question_id: place for place, question_id in enumerate(questions)}
     waiting = [
-        (one, asked[one.question])
-        for one in store.outcomes()
-        if one.output is not None and one.question in asked and (one.system, one.question) not in there
+        (outcome, questions[outcome.question])
+        for outcome in store.outcomes()
+        if outcome.output is not None
+        and outcome.question in questions
+        and (outcome.system, outcome.question) not in measured
     ]
     return sorted(waiting, key=lambda item: places[item[0].question])
 
@@ -125,5 +129,5 @@ def _evidence(outcome: Outcome) -> tuple[Chunk, ...]:
     return tuple((outcome.output or {}).get("evidence") or ())
 
 
-def _figures(worth: Worth) -> dict[str, float]:
-    return {"seper": worth.seper, "seper_without": worth.seper_without, "delta": worth.delta}
+def _figures(result: SePerResult) -> dict[str, float]:
+    return {"seper": result.seper, "seper_without": result.seper_without, "delta": result.delta}

@@ -1,6 +1,4 @@
-"""How well an uncertainty tells good answers from bad ones."""
-
-from __future__ import annotations
+"""How well an uncertainty separates good answers from bad ones."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,10 +11,7 @@ from ..errors import UserFault
 Numbers = NDArray[np.float64]
 
 BINS = 10
-"""Into how many parts [0, 1] is cut for the calibration error."""
-
-CERTAIN = 0.2
-"""The uncertainty up to which DENSE calls an answer certain (section 4.2)."""
+"""Number of bins of the calibration error."""
 
 
 class RiskCoverage(NamedTuple):
@@ -30,10 +25,10 @@ class RiskCoverage(NamedTuple):
     aurc: float
 
 
-class Part(NamedTuple):
-    """The questions whose uncertainty is above `above` and at most `up_to`; None has no bound.
+class UncertaintyBin(NamedTuple):
+    """The questions whose uncertainty is above `above` and at most `up_to`; None is no bound.
 
-    score: the mean of their scores, None if there are none.
+    score: the mean of their scores, None if there are no questions.
     """
 
     above: float | None
@@ -43,16 +38,16 @@ class Part(NamedTuple):
 
 
 def auroc(uncertainties: ArrayLike, wrong: ArrayLike) -> float | None:
-    """The probability that a wrong answer is more uncertain than a right one, equal ones counting a half.
+    """The probability that a wrong answer is more uncertain than a right one; equal uncertainties count a half.
 
-    uncertainties: [n]; wrong: [n] bool. In [0, 1], 0.5 is chance; None if all are right or all wrong.
+    uncertainties: [n]; wrong: [n] bool. In [0, 1], 0.5 is chance; None if all answers are right or all wrong.
     """
     values, is_wrong = checked_truths(uncertainties, wrong, "what was wrong")
-    return ranked_apart(values, is_wrong) if is_wrong.any() and not is_wrong.all() else None
+    return rank_auroc(values, is_wrong) if is_wrong.any() and not is_wrong.all() else None
 
 
-def ranked_apart(values: Numbers, is_wrong: NDArray[np.bool_]) -> float:
-    """The AUROC where some are wrong and some are not: from the ranks of the wrong ones (Mann and Whitney 1947)."""
+def rank_auroc(values: Numbers, is_wrong: NDArray[np.bool_]) -> float:
+    """The AUROC by the ranks of the wrong answers (Mann and Whitney 1947); needs wrong and right answers."""
     # equal values share the mean of their ranks
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
@@ -62,48 +57,50 @@ def ranked_apart(values: Numbers, is_wrong: NDArray[np.bool_]) -> float:
 
 
 def expected_calibration_error(confidences: ArrayLike, right: ArrayLike, bins: int = BINS) -> float:
-    """How far confidences are from how often they are right (Guo et al. 2017, eq. 3), in [0, 1].
+    """The expected calibration error (Guo et al. 2017, eq. 3), in [0, 1].
 
-    The mean over the answers of |share that is right − mean confidence| of the answer's bin; the bins cut [0, 1] into
-    equal widths, each with its upper edge, the first with 0 too.
-    confidences: [n], probabilities of being right, in [0, 1]; right: [n] bool. An uncertainty is no probability:
-    `confidences_from` turns it into one. Raises `UserFault` for values outside of [0, 1].
+    The mean over the answers of |share of right answers − mean confidence| in the answer's bin. The bins cut [0, 1]
+    into equal widths; each includes its upper edge, and the first also 0.
+    confidences: [n], probabilities of being right; `confidences_from` makes them from uncertainties. right: [n] bool.
+    Raises `UserFault` for values outside [0, 1].
     """
     values, is_right = checked_truths(confidences, right, "what was right")
     if not len(values) or values.min() < 0 or values.max() > 1:
-        raise UserFault("A calibration error is of confidences in [0, 1], at least one: turn uncertainties into them.")
-    # searched for, not computed: 0.3 * 10 rounds past the edge it is to lie on
+        raise UserFault(
+            "A calibration error needs at least one confidence, in [0, 1]: turn uncertainties into confidences."
+        )
+    # searched, because 0.3 * 10 would round past the edge of its bin
     places = np.searchsorted(np.arange(1, bins) / bins, values, side="left")
     gaps = np.bincount(places, weights=is_right - values, minlength=bins)
     return float(np.abs(gaps).sum() / len(values))
 
 
 def confidences_from(uncertainties: ArrayLike, right: ArrayLike, seed: int, folds: int = 5) -> list[float]:
-    """For each answer the probability of being right that the *other* answers' uncertainties suggest.
+    """For each answer, the probability of being right that is fitted to the other answers' uncertainties.
 
-    Isotonic regression (Zadrozny and Elkan 2002): the best fit that never rises with the uncertainty, between two
-    uncertainties a straight line. The answers are drawn into folds, and each fold is read off the fit to the others:
-    fitted to the very answers, the calibration error would come out near 0 for any uncertainty.
-    uncertainties: [n], n ≥ 2, in any unit; right: [n] bool. Raises `UserFault` for one answer or one fold, and
+    Isotonic regression (Zadrozny and Elkan 2002): the best fit that never rises with the uncertainty, interpolated
+    linearly. The answers are drawn into folds, and each fold is read off the fit to the other folds. A fit to the same
+    answers would have a calibration error near 0 for any uncertainty.
+    uncertainties: [n], n ≥ 2, in any unit; right: [n] bool. Raises `UserFault` for fewer than two answers or folds, and
     without scipy.
     """
     values, is_right = checked_truths(uncertainties, right, "what was right")
     if len(values) < 2 or folds < 2:
         raise UserFault("Confidences are fitted to other answers: give at least two answers and two folds.")
     fold = np.random.default_rng(seed).permutation(len(values)) % min(folds, len(values))
-    found = np.empty(len(values))
-    for held in range(fold.max() + 1):
-        mine = fold == held
-        found[mine] = _isotonic(values[~mine], is_right[~mine], values[mine])
-    return [float(one) for one in found]
+    confidences = np.empty(len(values))
+    for held_out in range(fold.max() + 1):
+        own = fold == held_out
+        confidences[own] = _isotonic(values[~own], is_right[~own], values[own])
+    return [float(confidence) for confidence in confidences]
 
 
 def risk_coverage(uncertainties: ArrayLike, risks: ArrayLike) -> RiskCoverage:
-    """The risk-coverage curve and the area under it (Geifman and El-Yaniv 2017), lower is better.
+    """The risk-coverage curve and the area under it (Geifman and El-Yaniv 2017); lower is better.
 
-    Equally uncertain questions come in a random order: the risk is the expected one over all of those orders, so an
-    uncertainty that is always the same has the mean risk everywhere.
-    uncertainties: [n], n ≥ 1; risks: [n], what a question costs when it is answered, such as 1 − F1.
+    The order of equally uncertain questions is random, and the risk is its expectation over all orders: a constant
+    uncertainty has the mean risk everywhere.
+    uncertainties: [n], n ≥ 1; risks: [n], the cost of answering a question, such as 1 − F1.
     """
     values, costs = checked(uncertainties, risks, "the risks")
     if not len(values):
@@ -115,27 +112,25 @@ def risk_coverage(uncertainties: ArrayLike, risks: ArrayLike) -> RiskCoverage:
     return RiskCoverage((answered / len(values)).tolist(), risk.tolist(), float(risk.mean()))
 
 
-def certain_and_uncertain(uncertainties: ArrayLike, scores: ArrayLike, threshold: float = CERTAIN) -> tuple[Part, Part]:
-    """The certain questions, uncertainty at most the threshold, and the others (DENSE, Figure 3); arrays of [n]."""
-    certain, uncertain = parts(uncertainties, scores, [threshold])
-    return certain, uncertain
+def by_uncertainty(uncertainties: ArrayLike, scores: ArrayLike, cuts: Sequence[float]) -> list[UncertaintyBin]:
+    """The mean score in bins of uncertainty (DENSE, Figures 2 and 3).
 
-
-def parts(uncertainties: ArrayLike, scores: ArrayLike, cuts: Sequence[float]) -> list[Part]:
-    """The mean score by uncertainty (DENSE, Figure 2): up to the first of the ascending cuts, ..., above the last."""
+    uncertainties, scores: [n]; cuts: ascending edges between the bins. A bin includes its upper edge.
+    """
     if not np.isfinite(cuts).all() or (np.diff(cuts) <= 0).any():
         raise UserFault(f"The uncertainty is cut at {', '.join(map(str, cuts))}: give ascending numbers.")
     values, graded = checked(uncertainties, scores, "the scores")
     places = np.searchsorted(cuts, values, side="left")
     edges = [None, *map(float, cuts), None]
-    some = [graded[places == i] for i in range(len(cuts) + 1)]
+    bins = [graded[places == i] for i in range(len(cuts) + 1)]
     return [
-        Part(edges[i], edges[i + 1], len(one), float(one.mean()) if len(one) else None) for i, one in enumerate(some)
+        UncertaintyBin(edges[i], edges[i + 1], len(members), float(members.mean()) if len(members) else None)
+        for i, members in enumerate(bins)
     ]
 
 
 def checked(uncertainties: ArrayLike, outcomes: ArrayLike, what: str) -> tuple[Numbers, Numbers]:
-    """Both as [n] of finite numbers; what: the outcomes, in words. Raises `UserFault` for anything else."""
+    """Both as [n] of finite numbers. what: names the outcomes in messages. Raises `UserFault` for anything else."""
     values, known = np.asarray(uncertainties, dtype=np.float64), np.asarray(outcomes, dtype=np.float64)
     if values.ndim != 1 or values.shape != known.shape:
         raise UserFault(
@@ -147,10 +142,10 @@ def checked(uncertainties: ArrayLike, outcomes: ArrayLike, what: str) -> tuple[N
 
 
 def checked_truths(uncertainties: ArrayLike, truths: ArrayLike, what: str) -> tuple[Numbers, NDArray[np.bool_]]:
-    """Like `checked`, for outcomes that are truth values."""
+    """Like `checked`, for boolean outcomes."""
     values, known = checked(uncertainties, truths, what)
     if not np.isin(known, [0, 1]).all():
-        raise UserFault(f"Of each answer {what} has to be a truth value.")
+        raise UserFault(f"For each answer {what} must be true or false.")
     return values, known == 1
 
 

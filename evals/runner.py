@@ -1,4 +1,4 @@
-"""Questions put to systems, so many at a time; each outcome is on disk before its place is given to another one."""
+"""Ask questions, several at a time, and store each outcome as soon as it is known."""
 
 from __future__ import annotations
 
@@ -8,57 +8,64 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from ..concurrency import worker_pool
 from ..errors import DubitoError, ModelFault, ModelUnavailable
-from ..graphs.registry import graph_named
-from ..models.remembered import CallMemory, RememberingChat, counting
-from ..models.resources import Resources
-from ..traces.run import MODES, ModelCall, Progress, Reader
+from ..graphs.registry import context_type, graph_named
+from ..resources.call_cache import CallMemory, RememberingChat, counting
+from ..resources.resources import Resources
+from ..traces.events import MODES, EventReader, ModelCall, Progress
 from ..traces.writer import first_line, jsonable, last_line, line_of
-from .bench import Task
-from .in_turn import in_turn
+from .run_folder import EvaluationTask
 from .store import Outcome, Store
 
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
     from ..models.interfaces import ChatModel
-    from ..state.context import BaseContext
 
-Ask = Callable[[Task], Awaitable[Outcome]]
+Ask = Callable[[EvaluationTask], Awaitable[Outcome]]
 
 TOKENS = ("prompt_tokens", "completion_tokens")
 
 MOST_FAILURES = 5
-"""Questions that may fail in a row for want of a model, beyond those that were under way with the first of them."""
+"""The run stops after this many consecutive failures, plus the number of questions in flight."""
+
+
+def resources_with_memory(memory: CallMemory | None, seed: int, **given: Any) -> Resources:  # noqa: ANN401
+    """Resources whose chat models look up each call in a cache first.
+
+    memory: None to make every call; given: live objects for `Resources`.
+    """
+
+    def around(model: ChatModel) -> ChatModel:
+        return model if memory is None else RememberingChat(model, memory, seed)
+
+    return Resources(**given, around=around)
 
 
 class Asker:
-    """Puts questions to graphs over models that remember what they were asked."""
+    """Asks a graph a question and makes an outcome of the run, whether it succeeds or fails."""
 
     def __init__(
         self,
-        memory: CallMemory | None,
-        seed: int,
+        resources: Resources,
         *,
         traces: bool,
         on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-        **given: Any,  # noqa: ANN401
+        graph_of: Callable[[str, Resources], Graph] = graph_named,
     ) -> None:
-        """memory: None to ask every time; traces: keep each question's trace; on_progress: hears of long preparations;
-        given: live objects for `Resources`."""
-
-        def around(model: ChatModel) -> ChatModel:
-            return model if memory is None else RememberingChat(model, memory, seed)
-
-        self.resources = Resources(**given, around=around)
+        """traces: keep each question's trace; on_progress: hears of long preparations, such as indexing; graph_of:
+        compiles the graph of a name over the resources."""
+        self.resources = resources
         self._traces = traces
         self._on_progress = on_progress
+        self._graph_of = graph_of
         self._graphs: dict[str, Graph] = {}
 
-    async def __call__(self, task: Task) -> Outcome:
-        """The outcome of a question, whatever becomes of it."""
+    async def __call__(self, task: EvaluationTask) -> Outcome:
+        """The outcome of a question; a fault becomes the outcome's `error`."""
         graph = self._graph(task.graph)
-        context = cast("type[BaseContext]", graph.builder.context_schema).model_validate(task.context)
-        reader, lines, fault = Reader(graph), [first_line(graph, task.text, context)], None
+        context = context_type(graph).unchecked(task.context)
+        reader, lines, fault = EventReader(graph), [first_line(graph, task.text, context)], None
         spent: Counter[str] = Counter(calls=0, prompt_tokens=0, completion_tokens=0)
         begun = time.monotonic()
         with counting() as remembered:
@@ -73,7 +80,7 @@ class Asker:
                         spent.update(calls=1, **{name: event.call[name] for name in TOKENS})
                     if self._traces and (line := line_of(event)) is not None:
                         lines.append(line)
-            except Exception as caught:  # a fault of ours costs this question and not the others
+            except Exception as caught:  # a fault of dubito itself fails this question, and not the others
                 fault = caught
         seconds = time.monotonic() - begun
         lines.append(last_line(seconds, reader.output, fault))
@@ -90,19 +97,26 @@ class Asker:
 
     def _graph(self, name: str) -> Graph:
         if name not in self._graphs:
-            self._graphs[name] = graph_named(name, self.resources)
+            self._graphs[name] = self._graph_of(name, self.resources)
         return self._graphs[name]
 
 
 def error_of(fault: Exception) -> dict[str, Any]:
-    """Why a question failed, as `Outcome.error` has it."""
+    """Why a question failed, in the form of `Outcome.error`."""
     message = str(fault) if isinstance(fault, DubitoError) else f"Unexpected {type(fault).__name__}: {fault}"
     unavailable = isinstance(fault, ModelFault | ModelUnavailable)
     return {"type": type(fault).__name__, "message": message, "unavailable": unavailable}
 
 
+def unfinished(tasks: Sequence[EvaluationTask], store: Store, *, retry_failed: bool) -> list[EvaluationTask]:
+    """The tasks without an outcome; with `retry_failed` also the tasks that failed."""
+    ended = store.ended()
+    outcomes = [(task, ended.get((task.system, task.question))) for task in tasks]
+    return [task for task, answered in outcomes if answered is None or (retry_failed and not answered)]
+
+
 async def run_all(
-    tasks: Sequence[Task],
+    tasks: Sequence[EvaluationTask],
     ask: Ask,
     store: Store,
     *,
@@ -110,63 +124,59 @@ async def run_all(
     retry_failed: bool,
     on_end: Callable[[Outcome], None],
 ) -> None:
-    """Put every task that has no outcome yet, and keep what comes out.
+    """Ask every task that is unfinished, and store its outcome.
 
-    at_once: how many are under way at a time, which is all that a killed run loses; retry_failed: those that failed
-    earlier too; on_end: hears of each that ends.
-    A question that fails is kept with its reason. If for a while every question fails for want of a model, or all the
-    first ones of a system whatever the reason, that is no outcome of those questions: they are forgotten again, and
-    `DubitoError` says so.
+    at_once: tasks in flight, which are all that a killed run loses; retry_failed: ask failed tasks again; on_end: is
+    called with each outcome. A failure is an outcome like an answer. Two streaks of failures say nothing about their
+    questions: the model is unavailable, or a system fails from its first question on. Their outcomes are removed, so
+    that a later run asks again, and `DubitoError` ends this run.
     """
+    waiting = await asyncio.to_thread(unfinished, tasks, store, retry_failed=retry_failed)
     ended = await asyncio.to_thread(store.ended)
-    waiting = [
-        task
-        for task in tasks
-        if (answered := ended.get((task.system, task.question))) is None or (retry_failed and not answered)
-    ]
     streaks = _Streaks({system for (system, _), answered in ended.items() if answered}, MOST_FAILURES + at_once)
-    keeping, over = asyncio.Lock(), False
+    storing, stopped = asyncio.Lock(), False
 
-    async def put(task: Task) -> None:
-        nonlocal over
+    async def ask_and_store(task: EvaluationTask) -> None:
+        nonlocal stopped
         outcome = await ask(task)
-        async with keeping:  # one after the other, so that none is kept behind a streak that was forgotten
-            if over:
+        async with storing:  # one at a time, so that no outcome of a streak is stored after the streak was removed
+            if stopped:
                 return
             await asyncio.to_thread(store.add, outcome)
             on_end(outcome)
-            hopeless = streaks.with_this(outcome)
-            if not hopeless:
+            streak = streaks.with_this(outcome)
+            if not streak:
                 return
-            over = True
-            await asyncio.to_thread(store.forget, [(one.system, one.question) for one in hopeless])
+            stopped = True
+            await asyncio.to_thread(store.forget, [(failed.system, failed.question) for failed in streak])
             raise DubitoError(
-                f"{len(hopeless)} questions in a row failed, the last one, of {outcome.system}, so: "
-                f"{outcome.error_message} They will be asked again: mend that, and go on with dubito eval --resume."
+                f"{len(streak)} questions in a row failed. The last failure, of {outcome.system}: "
+                f"{outcome.error_message} Remove the cause and resume the run, which asks these questions again."
             )
 
-    await in_turn(waiting, put, at_once)
+    await worker_pool(waiting, ask_and_store, at_once)
 
 
 class _Streaks:
-    """Failures in a row that say something of the set-up and nothing of their questions."""
+    """Consecutive failures whose cause is the set-up and not the questions."""
 
     def __init__(self, answering: set[str], most: int) -> None:
-        """answering: systems that have answered a question; most: as many in a row are too many."""
+        """answering: systems that have answered a question; most: the length at which a streak ends the run."""
         self._answering = answering
         self._most = most
         self._unavailable: list[Outcome] = []
         self._never: dict[str, list[Outcome]] = {}
 
     def with_this(self, outcome: Outcome) -> list[Outcome]:
-        """The streak that this outcome makes too long: without a model, or of a system that has never answered."""
+        """Add an outcome; returns the streak that is now too long, empty if there is none."""
         if outcome.error is None:
             self._unavailable.clear()
             self._answering.add(outcome.system)
             return []
+        never: list[Outcome] = []
         if outcome.error["unavailable"]:
             self._unavailable.append(outcome)
         if outcome.system not in self._answering:
-            self._never.setdefault(outcome.system, []).append(outcome)
-        never = self._never.get(outcome.system, []) if outcome.system not in self._answering else []
-        return next((list(row) for row in (self._unavailable, never) if len(row) >= self._most), [])
+            never = self._never.setdefault(outcome.system, [])
+            never.append(outcome)
+        return next((list(streak) for streak in (self._unavailable, never) if len(streak) >= self._most), [])

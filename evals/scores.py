@@ -1,21 +1,21 @@
-"""What a run's outcomes are worth: of each system and question the scores, the system's own doubt, and the cost."""
+"""The scores of a run's outcomes: for each system and question the metrics, the uncertainty, and the cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .answers import Standard, answer_scores
 from .ranking import retrieval_scores
-from .signals import SIGNALS
 
 if TYPE_CHECKING:
-    from .bench import Asked, Bench, System
+    from ..state.records import Uncertainty
+    from .run_folder import EvaluationRun, RunQuestion
     from .store import Outcome, Store
 
 RIGHT = 0.5
-"""The F1 from which an answer counts as right, where right and wrong are told apart."""
+"""An answer with at least this F1 counts as right."""
 
 MAIN = ("exact_match", "f1", "precision", "recall", "accuracy", "rouge_l")
 RETRIEVAL = ("recall@1", "recall@5", "recall@10", "ndcg@10", "mrr")
@@ -35,12 +35,12 @@ NAMES = {
     "seper_without": "SePer without",
     "delta_seper": "ΔSePer",
 }
-"""What metrics are called where people read; those that are missing here are called as they are."""
+"""The names of metrics for people. Other metrics keep their own name."""
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What a node cost in one question, or a mean over several; seconds of parallel runs add up."""
+class NodeCost:
+    """The cost of a node in one question, or its mean over several. Seconds of parallel runs add up."""
 
     calls: float
     prompt_tokens: float
@@ -49,37 +49,30 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a question cost.
+class Cost(NodeCost):
+    """The cost of a question.
 
-    calls, tokens: as if nothing had been remembered; seconds: as it was; remembered: how many of the calls were
-    answered from memory, which once took remembered_seconds; stages: by node.
+    calls, prompt_tokens, completion_tokens: cached calls included; seconds: as measured; remembered: calls that were
+    served from the cache; remembered_seconds: how long those calls took when they were made; stages: by node.
     """
 
-    calls: int
-    prompt_tokens: int
-    completion_tokens: int
-    seconds: float
     remembered: int
     remembered_seconds: float
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, NodeCost]
 
 
 @dataclass(frozen=True)
-class Scored:
-    """An outcome and what it is worth.
+class ScoredOutcome:
+    """An outcome with its scores.
 
-    answer: None if the question failed, and then there are no metrics, and a cost only where it is known; metrics: by
-    name, those only that are defined and were measured; doubt: the system's own uncertainty, higher is less certain,
-    None where it tells none, and threshold: above which it calls itself uncertain; error: a failure's type and message.
+    answer: None after a failure, which has no metrics and a cost only if it is known; metrics: those that are defined
+    and were measured; error: type and message of a failure.
     """
 
     system: str
     question: str
     answer: str | None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    doubt: float | None = None
-    threshold: float | None = None
     cost: Cost | None = None
     error: tuple[str, str] = ("", "")
     output: Mapping[str, Any] = field(default_factory=dict)
@@ -91,93 +84,100 @@ class Scored:
 
     @property
     def right(self) -> bool:
-        """Is the answer right, as far as a threshold on F1 tells?"""
+        """Is the F1 of the answer at least `RIGHT`?"""
         return self.metrics.get("f1", 0.0) >= RIGHT
 
+    @property
+    def signal(self) -> Uncertainty | None:
+        """The technique's own uncertainty; None if it measures none."""
+        uncertainty: Uncertainty | None = self.output.get("uncertainty")
+        return uncertainty
 
-Scores = Mapping[tuple[str, str], Scored]
-"""By system and question; without those that have no outcome yet."""
+    @property
+    def uncertainty(self) -> float | None:
+        """The value of that uncertainty, larger is less sure; None if it is unknown."""
+        return None if self.signal is None else self.signal["value"]
+
+    @property
+    def threshold(self) -> float | None:
+        """The technique calls answers with a larger uncertainty uncertain; None if it has no threshold."""
+        return None if self.signal is None else self.signal["threshold"]
 
 
-def scores_of(bench: Bench, store: Store, standard: Standard = "squad") -> dict[tuple[str, str], Scored]:
-    """Everything that has an outcome, scored; what the run does not know (any more) is passed over.
+Scores = Mapping[tuple[str, str], ScoredOutcome]
+"""By system and question; without the questions that have no outcome yet."""
 
-    Raises `UserFault` where questions have gold documents and ir-measures is not installed.
+
+def scores_of(run: EvaluationRun, store: Store, standard: Standard = "squad") -> dict[tuple[str, str], ScoredOutcome]:
+    """Score all outcomes of the run's systems and questions.
+
+    Raises `UserFault` if questions have gold documents and ir-measures is not installed.
     """
-    systems = {system.label: system for system in bench.systems}
-    asked = {one.id: one for one in bench.questions}
-    beliefs = store.measurements("seper")
-    found = {}
-    for outcome in store.outcomes():
-        if outcome.system in systems and outcome.question in asked:
-            key = outcome.system, outcome.question
-            one = _scored(outcome, systems[outcome.system], asked[outcome.question], standard)
-            found[key] = one if one.failed else replace(one, metrics={**one.metrics, **_belief(beliefs.get(key))})
-    return found
+    systems = {system.label for system in run.systems}
+    questions = {question.id: question for question in run.questions}
+    measured = store.measurements("seper")
+    return {
+        (outcome.system, outcome.question): _scored(
+            outcome, questions[outcome.question], standard, measured.get((outcome.system, outcome.question), {})
+        )
+        for outcome in store.outcomes()
+        if outcome.system in systems and outcome.question in questions
+    }
 
 
-def mean_of(scored: Iterable[Scored], metric: str) -> float | None:
-    """The mean over those that have the metric; None where none has it."""
-    values = values_of(scored, metric)
+def mean_of(outcomes: Iterable[ScoredOutcome], metric: str) -> float | None:
+    """The mean of a metric over the outcomes that have it; None if no outcome has it."""
+    values = values_of(outcomes, metric)
     return sum(values) / len(values) if values else None
 
 
-def values_of(scored: Iterable[Scored], metric: str) -> list[float]:
-    """The metric of each that has it."""
-    return [one.metrics[metric] for one in scored if metric in one.metrics]
+def values_of(outcomes: Iterable[ScoredOutcome], metric: str) -> list[float]:
+    """The values of a metric, without the outcomes that do not have it."""
+    return [outcome.metrics[metric] for outcome in outcomes if metric in outcome.metrics]
 
 
-def paired(first: Iterable[Scored], second: Iterable[Scored], metric: str) -> tuple[list[float], list[float]]:
-    """Both systems' values of a metric for the questions where both have it, in the order of the first."""
-    other = {one.question: one.metrics[metric] for one in second if metric in one.metrics}
-    both = [one for one in first if metric in one.metrics and one.question in other]
-    return [one.metrics[metric] for one in both], [other[one.question] for one in both]
+def paired(
+    first: Iterable[ScoredOutcome], second: Iterable[ScoredOutcome], metric: str
+) -> tuple[list[float], list[float]]:
+    """Both systems' values of a metric on the questions where both have it, in the order of the first."""
+    other = {outcome.question: outcome.metrics[metric] for outcome in second if metric in outcome.metrics}
+    both = [outcome for outcome in first if metric in outcome.metrics and outcome.question in other]
+    return [outcome.metrics[metric] for outcome in both], [other[outcome.question] for outcome in both]
 
 
 def documents_of(output: Mapping[str, Any]) -> list[str]:
-    """The documents of the evidence, in its order."""
+    """The ids of the evidence's documents, in its order."""
     return [str(chunk["doc_id"]) for chunk in chunks_of(output) if "doc_id" in chunk]
 
 
 def chunks_of(output: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The evidence."""
-    return [one for one in output.get("evidence") or [] if isinstance(one, dict)]
+    """The evidence's chunks."""
+    return [chunk for chunk in output.get("evidence") or [] if isinstance(chunk, dict)]
 
 
-def _scored(outcome: Outcome, system: System, asked: Asked, standard: Standard) -> Scored:
+def _scored(
+    outcome: Outcome, question: RunQuestion, standard: Standard, seper: Mapping[str, float | None]
+) -> ScoredOutcome:
     if outcome.output is None:
         error = outcome.error or {}
         cost = _cost(outcome, error["spent"]) if "spent" in error else None
-        named = str(error.get("type", "")), outcome.error_message
-        return Scored(outcome.system, outcome.question, None, cost=cost, error=named)
+        reason = str(error.get("type", "")), outcome.error_message
+        return ScoredOutcome(outcome.system, outcome.question, None, cost=cost, error=reason)
     answer = str(outcome.output.get("answer") or "")
-    metrics = answer_scores(answer, asked.gold, standard)
-    if asked.gold_documents:
-        metrics |= retrieval_scores(documents_of(outcome.output), asked.gold_documents)
-    signal = SIGNALS.get(system.graph)
-    return Scored(
-        outcome.system,
-        outcome.question,
-        answer,
-        metrics,
-        doubt=signal.doubt(outcome.output) if signal else None,
-        threshold=signal.threshold(outcome.output, system.context) if signal else None,
-        cost=_cost(outcome, outcome.output.get("usage") or {}),
-        output=outcome.output,
-    )
-
-
-def _belief(measured: Mapping[str, Any] | None) -> dict[str, float]:
-    if measured is None:
-        return {}
-    named = {"seper": "seper", "seper_without": "seper_without", "delta": "delta_seper"}
-    return {name: float(measured[key]) for key, name in named.items() if measured.get(key) is not None}
+    metrics = answer_scores(answer, question, standard)
+    if question.gold_documents:
+        metrics |= retrieval_scores(documents_of(outcome.output), question.gold_documents)
+    for name, key in zip(SEPER, ("seper", "seper_without", "delta"), strict=True):
+        if (value := seper.get(key)) is not None:
+            metrics[name] = float(value)
+    cost = _cost(outcome, outcome.output.get("usage") or {})
+    return ScoredOutcome(outcome.system, outcome.question, answer, metrics, cost, output=outcome.output)
 
 
 def _cost(outcome: Outcome, usage: Mapping[str, Any]) -> Cost:
     stages = {
-        str(node): Stage(one["calls"], one["prompt_tokens"], one["completion_tokens"], one["seconds"])
-        for node, one in (usage.get("nodes") or {}).items()
+        str(name): NodeCost(node["calls"], node["prompt_tokens"], node["completion_tokens"], node["seconds"])
+        for name, node in (usage.get("nodes") or {}).items()
     }
     return Cost(
         usage.get("calls", 0),

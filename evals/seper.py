@@ -1,29 +1,25 @@
-"""SePer and ΔSePer of many questions, or of many pieces of evidence for one, at once (Dai et al., Algorithm 1)."""
-
-from __future__ import annotations
+"""SePer and ΔSePer of many pieces of evidence in one batch (Dai et al., Algorithm 1)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from ..concurrency import gather_or_cancel
 from ..errors import ContextOverflow, ModelFault, ModelUnavailable
 from ..graphs import wiring
-from ..models.interfaces import ChatModel, Judge
-from ..models.resources import Resources
-from ..nodes.belief import belief_of, judged_of, pairs_of, right_answers, sampled, unsaid
-from ..nodes.believe import seper_judge
 from ..nodes.prepare import check_capabilities, check_question
-from ..nodes.relations import relations_of
+from ..nodes.seper_scoring import belief_of, distinct_answers, judge_sides, sample_side, unlabelled_warnings
+from ..resources.resources import Resources
 from ..state.records import Chunk
-from ..state.seper import Belief, Sampled, SePerContext
+from ..state.seper import Belief, SampledResponse, SePerContext
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something to measure: the evidence a question is answered from, none or more chunks, and the right answers."""
+    """A piece of evidence to measure: a question, its right answers, and the chunks, if any."""
 
     question: str
     answers: tuple[str, ...]
@@ -31,8 +27,8 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """What a piece of evidence is worth: the belief in the right answer with it and without."""
+class SePerResult:
+    """The belief in the right answer with a piece of evidence and without it."""
 
     with_context: Belief
     without_context: Belief
@@ -56,126 +52,96 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """What is sampled once: a question with the titles and texts of its chunks, and nothing else, in the prompt."""
+    """What the prompt shows: a question, and the titles and texts of its chunks. Equal prompts are sampled once."""
 
     question: str
-    shown: tuple[tuple[str, str], ...]
+    passages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """What is judged once: the responses to a prompt, and right answers."""
+    """A prompt and the right answers its responses are judged against. Equal sides are judged once."""
 
     prompt: _Prompt
-    golds: tuple[str, ...]
+    answers: tuple[str, ...]
 
 
-async def beliefs(
+async def measure_pieces(
     pieces: Sequence[Piece], context: SePerContext, resources: Resources
-) -> list[Worth | ContextOverflow]:
-    """What each piece is worth, in their order; each by itself is what the graph `seper` says of it.
+) -> list[SePerResult | ContextOverflow]:
+    """The result of each piece, in their order; each equals the result of the graph `seper` for that piece alone.
 
-    All prompts are sampled at once, as far as the context's `concurrency` lets them, equal ones once: so the belief
-    without evidence once a question. Then the judge is asked of all questions at once; an NLI cross-encoder puts their
-    pairs together in its batches. Model faults are tried again as in the graphs.
-    Evidence that does not fit the model's window has the fault in its place. Raises `UserFault` for a question or right
-    answers that cannot be used, `CapabilityMissing` for a chat model without log-probabilities, and `ModelUnavailable`.
+    All distinct prompts are sampled concurrently, within the context's `concurrency`; the prompt without evidence is
+    sampled once per question. The judge then gets one call per question, all concurrently, and an NLI cross-encoder
+    shares its batches between them. Model faults are retried as in the graphs. If a piece's prompt does not fit the
+    model's window, the fault is its result.
+    Raises `UserFault` for a bad question or bad right answers, `CapabilityMissing` for a chat model without
+    log-probabilities, and `ModelUnavailable`.
     """
     for piece in pieces:
         check_question(piece.question)
-    golds = [tuple(right_answers(piece.answers)) for piece in pieces]
-    llm = await resources.llm(context.llm, context.concurrency)
-    check_capabilities(llm, context)
-    judge = await seper_judge(context, resources)
-    prompts = {_prompt(piece): piece.evidence for piece in pieces}
-    prompts |= {_Prompt(piece.question, ()): () for piece in pieces}
-    found = await together(_sample(prompt, chunks, context, llm) for prompt, chunks in prompts.items())
-    samples = dict(zip(prompts, found, strict=True))
-    wanted = dict.fromkeys(
-        _Side(prompt, own)
-        for piece, own in zip(pieces, golds, strict=True)
-        for prompt in (_prompt(piece), _Prompt(piece.question, ()))
-    )
-    believed = await _judge(wanted, samples, context, judge)
-    return [_worth(piece, own, believed) for piece, own in zip(pieces, golds, strict=True)]
+    sides = [_sides(piece) for piece in pieces]
+    await check_capabilities(context, resources)
+    llm = await resources.llm(context)
+    judge = await resources.judge(context)
+    chunks_of: dict[_Prompt, Sequence[Chunk]] = {_Prompt(piece.question): () for piece in pieces}
+    chunks_of |= {with_evidence.prompt: piece.evidence for piece, (with_evidence, _) in zip(pieces, sides, strict=True)}
 
+    async def sample(prompt: _Prompt) -> tuple[list[SampledResponse], list[str]] | ContextOverflow:
+        try:
+            return await with_retries(lambda: sample_side(prompt.question, chunks_of[prompt], context, llm))
+        except ContextOverflow as fault:
+            return fault
 
-_Samples = tuple[list[Sampled], list[str]] | ContextOverflow
+    async def judge_question(sides: Sequence[_Side]) -> dict[_Side, tuple[Belief, list[str]]]:
+        sampled = [(samples[side.prompt][0], side.answers) for side in sides]
+        judgements = await with_retries(lambda: judge_sides(judge, sides[0].prompt.question, sampled, context))
+        return {
+            side: (
+                belief_of(responses, judged, context),
+                [*samples[side.prompt][1], *unlabelled_warnings(judge, [judged])],
+            )
+            for side, (responses, _), judged in zip(sides, sampled, judgements, strict=True)
+        }
 
-
-async def _sample(prompt: _Prompt, chunks: Sequence[Chunk], context: SePerContext, llm: ChatModel) -> _Samples:
-    try:
-        return await patiently(lambda: sampled(prompt.question, chunks, context, llm))
-    except ContextOverflow as fault:
-        return fault
-
-
-_Believed = dict[_Side, tuple[Belief, list[str]] | ContextOverflow]
-
-
-async def _judge(
-    wanted: Iterable[_Side], samples: dict[_Prompt, _Samples], context: SePerContext, judge: Judge
-) -> _Believed:
-    believed: _Believed = {}
+    outcomes = dict(zip(chunks_of, await gather_or_cancel(sample(prompt) for prompt in chunks_of), strict=True))
+    overflows = {prompt: fault for prompt, fault in outcomes.items() if isinstance(fault, ContextOverflow)}
+    samples = {prompt: sampled for prompt, sampled in outcomes.items() if not isinstance(sampled, ContextOverflow)}
     by_question: dict[str, list[_Side]] = {}
-    for side in wanted:
-        responses = samples[side.prompt]
-        if isinstance(responses, ContextOverflow):
-            believed[side] = responses
-        else:
-            by_question.setdefault(side.prompt.question, []).append(side)
-
-    async def of_question(sides: Sequence[_Side]) -> list[tuple[_Side, tuple[Belief, list[str]]]]:
-        given = [(side, samples[side.prompt]) for side in sides]
-        texts = [(side, *some) for side, some in given if not isinstance(some, ContextOverflow)]
-        pairs = [pairs_of(responses, side.golds, context) for side, responses, _ in texts]
-        relations = await patiently(lambda: relations_of(judge, sides[0].prompt.question, pairs))
-        found = []
-        for (side, responses, warnings), relation in zip(texts, relations, strict=True):
-            judged = judged_of(responses, side.golds, relation, context)
-            belief = belief_of(responses, judged, context)
-            found.append((side, (belief, [*warnings, *unsaid(judge, [judged])])))
-        return found
-
-    for found in await together(of_question(sides) for sides in by_question.values()):
-        believed.update(found)
-    return believed
+    for side in dict.fromkeys(side for both in sides for side in both if side.prompt in samples):
+        by_question.setdefault(side.prompt.question, []).append(side)
+    beliefs: dict[_Side, tuple[Belief, list[str]]] = {}
+    for judged in await gather_or_cancel(judge_question(sides) for sides in by_question.values()):
+        beliefs |= judged
+    return [
+        next((overflows[side.prompt] for side in both if side.prompt in overflows), None)
+        or _result(*(beliefs[side] for side in both))
+        for both in sides
+    ]
 
 
-def _worth(piece: Piece, golds: tuple[str, ...], believed: _Believed) -> Worth | ContextOverflow:
-    there, without = (believed[_Side(one, golds)] for one in (_prompt(piece), _Prompt(piece.question, ())))
-    if isinstance(there, ContextOverflow):
-        return there
-    if isinstance(without, ContextOverflow):
-        return without
-    return Worth(there[0], without[0], tuple(dict.fromkeys([*there[1], *without[1]])))
+def _sides(piece: Piece) -> tuple[_Side, _Side]:
+    """With the evidence, and without."""
+    answers = tuple(distinct_answers(piece.answers))
+    passages = tuple((chunk["title"], chunk["text"]) for chunk in piece.evidence)
+    return _Side(_Prompt(piece.question, passages), answers), _Side(_Prompt(piece.question), answers)
 
 
-def _prompt(piece: Piece) -> _Prompt:
-    return _Prompt(piece.question, tuple((chunk["title"], chunk["text"]) for chunk in piece.evidence))
+def _result(with_evidence: tuple[Belief, list[str]], without: tuple[Belief, list[str]]) -> SePerResult:
+    return SePerResult(with_evidence[0], without[0], tuple(dict.fromkeys([*with_evidence[1], *without[1]])))
 
 
-async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What comes of each, at once; after a fault of one the others are given up."""
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask, and after a model fault again, as often and after as long as a graph does; then `ModelUnavailable`."""
+async def with_retries(call: Callable[[], Awaitable[T]]) -> T:
+    """Await a call; after a model fault retry it as the graphs do, then raise `ModelUnavailable`."""
     policy = wiring.RETRY
     wait = policy.initial_interval
     for _ in range(policy.max_attempts - 1):
         try:
-            return await ask()
+            return await call()
         except ModelFault:
             await asyncio.sleep(wait)
             wait = min(wait * policy.backoff_factor, policy.max_interval)
     try:
-        return await ask()
+        return await call()
     except ModelFault as fault:
         raise ModelUnavailable(fault.endpoint, policy.max_attempts, fault.reason) from fault

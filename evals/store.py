@@ -1,6 +1,4 @@
-"""What came out of each question under each system, in one SQLite file, written before the next question begins."""
-
-from __future__ import annotations
+"""The outcomes of questions and what was measured of them, in one SQLite file."""
 
 import json
 import sqlite3
@@ -15,7 +13,7 @@ from typing import Any, Self
 from ..errors import UserFault
 
 VERSION = 1
-"""Of the file's form."""
+"""Version of the file's form."""
 
 _TABLES = f"""
 BEGIN IMMEDIATE;
@@ -34,12 +32,13 @@ COMMIT;
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A question's outcome under a system.
+    """The outcome of a question for a system.
 
-    output: the graph's, None if it failed; error: {"type", "message", "unavailable"} if it failed, unavailable where it
-    was for want of a model, and what its model calls took until then as "spent": {"calls", "prompt_tokens",
-    "completion_tokens"}, where that is known; seconds: how long it took; remembered: how many of its model calls were
-    answered from memory, which once took remembered_seconds; trace: the lines of its trace, empty where none was kept.
+    output: the graph's output, None after a failure;
+    error: None after an answer; else {"type", "message", "unavailable"}, unavailable if the model did not answer, and
+    "spent": {"calls", "prompt_tokens", "completion_tokens"} of the failed run, if known;
+    seconds: duration; remembered: model calls that were served from the cache; remembered_seconds: how long those calls
+    took when they were made; trace: the lines of the trace, empty if none was kept.
     """
 
     system: str
@@ -53,30 +52,30 @@ class Outcome:
 
     @property
     def error_message(self) -> str:
-        """Why it failed, in a sentence; empty if it did not."""
+        """The failure in a sentence; empty after an answer."""
         return "" if self.error is None else str(self.error["message"])
 
 
 class Store:
-    """The outcomes of a run. All of it blocks: call it in a thread. Several threads may."""
+    """The outcomes of a run. Its methods block, so call them in a thread; several threads may share a store."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
-        """Open the file to read; new: to write, and made where it is missing.
+        """Open a file to read it. new: open it to write, and create it if it is missing.
 
-        Raises `UserFault` for one that is missing, or another's.
+        Raises `UserFault` if the file is missing, is not a store, or has another version.
         """
         self._path = path
         self._lock = threading.Lock()
         if not new and not path.is_file():
-            raise UserFault(f"There are no results in '{path.parent}': give the folder of a run of dubito eval.")
+            raise UserFault(f"There are no results in '{path.parent}': give the folder of an evaluation.")
         try:
             self._database = sqlite3.connect(path, timeout=30, check_same_thread=False) if new else _to_read(path)
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
             if version != VERSION and (version or not new):
                 self._database.close()
                 raise UserFault(
-                    f"'{path}' is in form {version}, and this dubito reads form {VERSION}: use the version of dubito "
-                    "that run.json names, or give another folder."
+                    f"'{path}' has version {version}, and this dubito reads version {VERSION}: use the dubito that "
+                    "wrote it, or choose another place."
                 )
             if new:
                 self._database.execute("PRAGMA journal_mode = WAL")
@@ -86,7 +85,7 @@ class Store:
             raise _unusable(path, fault) from fault
 
     def __enter__(self) -> Self:
-        """The store itself."""
+        """The store."""
         return self
 
     def __exit__(
@@ -97,8 +96,8 @@ class Store:
             self._database.close()
 
     def add(self, outcome: Outcome) -> None:
-        """Keep an outcome, in a transaction of its own; raises `UserFault` where it cannot be written."""
-        row = (
+        """Write an outcome in a transaction of its own; `UserFault` if it cannot be written."""
+        values = (
             outcome.system,
             outcome.question,
             None if outcome.output is None else json.dumps(outcome.output),
@@ -108,22 +107,22 @@ class Store:
             outcome.remembered_seconds,
             zlib.compress(outcome.trace) if outcome.trace else None,
         )
-        self._write("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [row])
+        self._write("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [values])
 
     def forget(self, keys: Iterable[tuple[str, str]]) -> None:
-        """Take outcomes away, so that their questions are asked again. keys: system and question."""
+        """Remove outcomes, so that their questions are asked again. keys: system and question."""
         self._write("DELETE FROM outcomes WHERE system = ? AND question = ?", list(keys))
 
     def measured(self, system: str, question: str, metric: str, value: Mapping[str, Any]) -> None:
-        """Keep what a metric found, which is JSON."""
-        row = (system, question, metric, json.dumps(value))
-        self._write("INSERT OR REPLACE INTO measurements VALUES (?, ?, ?, ?)", [row])
+        """Write the value of a metric, which is JSON."""
+        values = (system, question, metric, json.dumps(value))
+        self._write("INSERT OR REPLACE INTO measurements VALUES (?, ?, ?, ?)", [values])
 
     def outcomes(self) -> Iterator[Outcome]:
-        """All that were kept, without their traces, in the order of system and question."""
+        """All outcomes without their traces, ordered by system and question."""
         columns = "system, question, output, error, seconds, remembered, remembered_seconds"
-        for row in self._read(f"SELECT {columns} FROM outcomes ORDER BY system, question"):  # noqa: S608
-            system, question, output, error, seconds, remembered, before = row
+        rows = self._read(f"SELECT {columns} FROM outcomes ORDER BY system, question")  # noqa: S608
+        for system, question, output, error, seconds, remembered, remembered_seconds in rows:
             yield Outcome(
                 system=system,
                 question=question,
@@ -131,21 +130,21 @@ class Store:
                 error=None if error is None else json.loads(error),
                 seconds=seconds,
                 remembered=remembered,
-                remembered_seconds=before,
+                remembered_seconds=remembered_seconds,
             )
 
     def ended(self) -> dict[tuple[str, str], bool]:
-        """For each system and question that has an outcome, whether it was answered."""
+        """For each system and question with an outcome: was it answered?"""
         rows = self._read("SELECT system, question, output IS NOT NULL FROM outcomes")
         return {(system, question): bool(answered) for system, question, answered in rows}
 
     def trace(self, system: str, question: str) -> bytes | None:
-        """The lines of a question's trace; None where there is none."""
+        """The lines of a question's trace, or None."""
         rows = self._read("SELECT trace FROM outcomes WHERE system = ? AND question = ?", (system, question))
         return zlib.decompress(rows[0][0]) if rows and rows[0][0] is not None else None
 
     def measurements(self, metric: str) -> dict[tuple[str, str], dict[str, Any]]:
-        """What a metric found, by system and question."""
+        """The values of a metric, by system and question."""
         rows = self._read("SELECT system, question, value FROM measurements WHERE metric = ?", (metric,))
         return {(system, question): json.loads(value) for system, question, value in rows}
 
@@ -166,16 +165,14 @@ class Store:
 
 def _unusable(path: Path, fault: sqlite3.Error) -> UserFault:
     if getattr(fault, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-        return UserFault(
-            f"The disk is full: '{path}' keeps what was finished. Make room and go on with dubito eval --resume."
-        )
-    return UserFault(f"'{path}' cannot be used ({fault}): is it on a disk that can be written, and whole?")
+        return UserFault(f"The disk is full: make room and resume the run. '{path}' keeps what was finished.")
+    return UserFault(f"'{path}' cannot be used ({fault}): check that it is whole and that its folder can be written.")
 
 
 def _to_read(path: Path) -> sqlite3.Connection:
-    """A connection that leaves the file as it is; in a folder that cannot be written nobody else writes either."""
-    for how in ("mode=ro", "immutable=1"):
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=30, check_same_thread=False)
+    """A connection that does not change the file. The second mode is for folders that cannot be written."""
+    for mode in ("mode=ro", "immutable=1"):
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=30, check_same_thread=False)
         try:
             database.execute("SELECT count(*) FROM sqlite_master")
         except sqlite3.OperationalError:

@@ -1,9 +1,9 @@
-"""How far can a summary of your own texts be relied on? (DENSE, appendix H.1)
+"""How certain is a summary of your own texts? (DENSE, appendix H.1)
 
     python examples/summarise.py notes.txt minutes.md [--about "what was decided"] [--llm vllm:http://127.0.0.1:8000/v1]
 
-Each file is one chunk. The summary is made again with one file at a time in other words; where it then says something
-else, the model has not understood that file, or the files contradict each other.
+Each file is one chunk. The model writes the summary again with one file at a time rephrased. If the new summary says
+something else, the model has not understood that file, or the files contradict each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dubito.state.records import Chunk
 
 
 def summarise(files: Sequence[Path], about: str, llm: str, judge: str) -> dict[str, Any]:
-    """The measurement of a summary of these files."""
+    """Summarise the files; return the summary with its uncertainty."""
     chunks: list[str | Chunk] = [
         {"id": str(file), "doc_id": str(file), "title": file.stem, "text": file.read_text(encoding="utf-8")}
         for file in files

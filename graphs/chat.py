@@ -1,49 +1,49 @@
-"""Any graph as a chat: messages in, the answer to the last one behind them (Studio's chat mode, chat front ends).
+"""Any graph as a chat, for Studio's chat mode and chat front ends: messages in, the same messages and the answer out.
 
     listen ─┬─────────────────┬─> GRAPH ──> reply
             └──> standalone ──┘
 
-A follow-up question ("and when was she born?") is first put into words that stand alone.
+`standalone` rewrites a follow-up question ("and when was she born?") so that it can be understood without the
+conversation. This module has the chat form of each graph under the graph's name: `chat.df_rag`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START
 
-from ..models.resources import Resources
-from ..nodes.converse import listen, reply, standalone
+from ..nodes.chat import listen, reply, standalone
+from ..resources.resources import Resources
 from ..state.chat import ChatOutput, ChatState, Conversation
-from .registry import graph_named
-from .wiring import RETRY, Steps
+from .registry import context_type, graph_named, graph_names, takes_a_plain_question
+from .wiring import Machine
 
 if TYPE_CHECKING:
-    from ..state.context import BaseContext
+    from .registry import Graph
+
+    def __getattr__(name: str) -> Graph: ...
 
 
-def build(graph: str, resources: Resources | None = None) -> StateGraph[ChatState, Any, Conversation, ChatOutput]:
-    """Wire the chat form of a graph, whose context it has; `resources` holds live objects as in the graph itself.
+def build(graph: str, resources: Resources | None = None) -> Machine[ChatState, Any, Conversation, ChatOutput]:
+    """Wire the chat form of a graph. The context is that of the graph; `resources` holds live objects as in the graph.
 
     Raises `UserFault` for an unknown graph.
     """
     technique = graph_named(graph, resources)
-    settings = cast("type[BaseContext]", technique.builder.context_schema)
-    steps = Steps(settings, resources)
-    chat = StateGraph(ChatState, context_schema=settings, input_schema=Conversation, output_schema=ChatOutput)
-    chat.add_node("listen", steps(listen))
-    chat.add_node("standalone", steps(standalone), retry_policy=RETRY)
+    chat = Machine(ChatState, context_type(technique), Conversation, ChatOutput, resources)
+    chat.add_steps(listen, standalone, reply)
     chat.add_node(graph, technique)
-    chat.add_node("reply", steps(reply))
     chat.add_edge(START, "listen")
     chat.add_conditional_edges("listen", lambda state: "standalone" if state["turns"] else graph, ["standalone", graph])
-    chat.add_edge("standalone", graph)
-    chat.add_edge(graph, "reply")
-    chat.add_edge("reply", END)
+    chat.add_path("standalone", graph, "reply", END)
     return chat
 
 
-df_rag = build("df_rag").compile(name="df_rag_chat")
-dense_rag = build("dense_rag").compile(name="dense_rag_chat")
-seakr = build("seakr").compile(name="seakr_chat")
-sunar = build("sunar").compile(name="sunar_chat")
+def chat_forms() -> dict[str, Graph]:
+    """The compiled chat form of every graph that takes a plain question, by the graph's name."""
+    names = (name for name in graph_names() if takes_a_plain_question(graph_named(name)))
+    return {name: build(name).compile(name=f"{name}_chat") for name in names}
+
+
+globals().update(chat_forms())  # `langgraph.json` names each as dubito.graphs.chat:NAME

@@ -1,45 +1,33 @@
-"""Chain of thought: one sentence after the other, nothing looked up (Wei et al. 2022; a baseline of SeaKR).
+"""Chain of thought: one sentence after the other, without retrieval (Wei et al. 2022; a baseline of SeaKR).
 
-prepare ─> draft ─> append ─┬─ the next step ─> draft
-                            └─> conclude
+prepare ─> draft_step ─> append_rationale ─┬─ next step ─> draft_step
+                                           └─> answer_from_rationales
 """
 
-from __future__ import annotations
+from langgraph.graph import END
 
-from langgraph.graph import END, START, StateGraph
-
-from ..models.resources import Resources
-from ..nodes.prepare_reasoning import prepare_reasoning
-from ..nodes.reasoning import append, draft_step
-from ..nodes.strategies import give_answer
+from ..nodes.final_answer import answer_from_rationales
+from ..nodes.reasoning import append_rationale, draft_step
+from ..resources.resources import Resources
 from ..state.flow import Question
 from ..state.reasoning import ReasoningContext, ReasoningOutput, ReasoningState
-from .wiring import RETRY, Steps
+from .wiring import Machine
 
 
-def build(
-    resources: Resources | None = None,
-) -> StateGraph[ReasoningState, ReasoningContext, Question, ReasoningOutput]:
-    """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    steps = Steps(ReasoningContext, resources)
-    graph = StateGraph(
-        ReasoningState, context_schema=ReasoningContext, input_schema=Question, output_schema=ReasoningOutput
-    )
-    graph.add_node("prepare", steps(prepare_reasoning), retry_policy=RETRY)
-    graph.add_node("draft", steps(draft_step), retry_policy=RETRY)
-    graph.add_node("append", steps(append), retry_policy=RETRY)
-    graph.add_node("conclude", steps(give_answer), retry_policy=RETRY)
-    graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", "draft")
-    graph.add_edge("draft", "append")
-    graph.add_conditional_edges("append", goes_on, ["draft", "conclude"])
-    graph.add_edge("conclude", END)
+def build(resources: Resources | None = None) -> Machine[ReasoningState, ReasoningContext, Question, ReasoningOutput]:
+    """Wire the machine; `resources` holds live objects to use in place of the names in the context."""
+    graph = Machine(ReasoningState, ReasoningContext, Question, ReasoningOutput, resources)
+    graph.add_prepare()
+    graph.add_steps(draft_step, append_rationale, answer_from_rationales)
+    graph.add_path("prepare", "draft_step", "append_rationale")
+    graph.add_conditional_edges("append_rationale", has_next_step, ["draft_step", "answer_from_rationales"])
+    graph.add_edge("answer_from_rationales", END)
     return graph
 
 
-def goes_on(state: ReasoningState) -> str:
-    """Is there another step?"""
-    return "conclude" if state["ended"] else "draft"
+def has_next_step(state: ReasoningState) -> str:
+    """Does the reasoning go on?"""
+    return "answer_from_rationales" if state["stop_reason"] else "draft_step"
 
 
 graph = build().compile(name="cot")

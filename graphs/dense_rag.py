@@ -1,98 +1,86 @@
-"""DENSE-RAG: where the answer wavers, cut the corpus anew and refine the context (section 5, Algorithms 2 and 3).
+"""DENSE-RAG: if the answer is uncertain, rechunk the corpus and refine the context (section 5, Algorithms 2 and 3).
 
-prepare ─> retrieve ─> dense ─┬─ certain ───────────────────────────────────────────────────────────> conclude
-                              │                                                                          ^
-                              └─ uncertain ─> rechunk ─┬─> dense ─────────┬─> keep ─┬─ accepted, or ─────┤
-                                                       └─> self_evaluate ─┘    ^    │  nothing to try    │
-                                                                               │    └─> ablate ─> classify ─> refine
-                                                                               │      (uncertain chunks)    │
-                                                                               └── dense, self_evaluate <───┘
+prepare ─> retrieve_context ─> dense ─┬─ certain ─────────────────────────────────────────────> give_best_answer
+                                      │                                                                ^
+    ┌────────────── uncertain ────────┘                                                                │
+    └─> rechunk ─┬─> dense ─────────┬─> update_best ─┬─ accepted, or the budget is exhausted ──────────┤
+                 └─> self_evaluate ─┘        ^       └─> ablate (each uncertain chunk) ─> classify     │
+                                             │                                               v         │
+                                             └─────────── dense, self_evaluate <────────── refine ─────┘
+                                                                                              (no change)
 """
 
-from __future__ import annotations
-
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END
 from langgraph.types import Send
 
-from ..models.resources import Resources
-from ..nodes.answer import ablate
+from ..nodes.best_answer import give_best_answer, update_best
 from ..nodes.classify import classify, uncertain_ids
-from ..nodes.conclude import conclude
-from ..nodes.keep import keep
-from ..nodes.prepare_dense import prepare_dense_rag
-from ..nodes.rechunk import rechunk, retrieve_context
+from ..nodes.rechunk import check_rechunker, rechunk
 from ..nodes.refine import refine
+from ..nodes.respond import ablate
+from ..nodes.retrieve_top_k import retrieve_context
 from ..nodes.self_evaluate import self_evaluate
-from ..state.dense import AnswerInput
+from ..resources.resources import Resources
+from ..state.dense import ResponseInput
 from ..state.dense_rag import DenseRagContext, DenseRagOutput, DenseRagState
 from ..state.flow import Question
 from . import dense
-from .wiring import RETRY, Steps
+from .wiring import Machine
 
 
-def build(
-    resources: Resources | None = None,
-) -> StateGraph[DenseRagState, DenseRagContext, Question, DenseRagOutput]:
+def build(resources: Resources | None = None) -> Machine[DenseRagState, DenseRagContext, Question, DenseRagOutput]:
     """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    steps = Steps(DenseRagContext, resources)
-    graph = StateGraph(
-        DenseRagState, context_schema=DenseRagContext, input_schema=Question, output_schema=DenseRagOutput
-    )
-    graph.add_node("prepare", steps(prepare_dense_rag), retry_policy=RETRY)
-    graph.add_node("retrieve", steps(retrieve_context), retry_policy=RETRY)
+    graph = Machine(DenseRagState, DenseRagContext, Question, DenseRagOutput, resources)
+    graph.add_prepare(check_rechunker)
     graph.add_node("dense", dense.build(resources, DenseRagContext).compile(name="dense"))
-    for node in (rechunk, self_evaluate, keep, ablate, classify, refine, conclude):
-        graph.add_node(node.__name__, steps(node), retry_policy=RETRY)
-    graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", "retrieve")
-    graph.add_edge("retrieve", "dense")
+    graph.add_steps(retrieve_context, rechunk, self_evaluate, update_best, ablate, classify, refine, give_best_answer)
+    graph.add_path("prepare", "retrieve_context", "dense")
     graph.add_conditional_edges(
-        "dense", steps.route(what_was_measured), ["conclude", "rechunk", "self_evaluate", "keep"]
+        "dense", graph.route(after_measurement), ["give_best_answer", "rechunk", "self_evaluate", "update_best"]
     )
-    graph.add_conditional_edges("rechunk", steps.route(measure_anew), ["dense", "self_evaluate"])
-    # where both run they run in one step, and so lead to `keep` once
-    graph.add_edge("self_evaluate", "keep")
-    graph.add_conditional_edges("keep", conclude_or_ablate, ["conclude", "ablate", "classify"])
-    graph.add_edge("ablate", "classify")
-    graph.add_edge("classify", "refine")
-    graph.add_conditional_edges("refine", steps.route(conclude_or_measure), ["conclude", "dense", "self_evaluate"])
-    graph.add_edge("conclude", END)
+    graph.add_conditional_edges("rechunk", graph.route(measure_context), ["dense", "self_evaluate"])
+    # dense and self_evaluate run in the same superstep, so update_best runs once after both
+    graph.add_edge("self_evaluate", "update_best")
+    graph.add_conditional_edges("update_best", ablate_each, ["give_best_answer", "ablate", "classify"])
+    graph.add_path("ablate", "classify", "refine")
+    graph.add_conditional_edges("refine", graph.route(measure_or_stop), ["give_best_answer", "dense", "self_evaluate"])
+    graph.add_edge("give_best_answer", END)
     return graph
 
 
-def what_was_measured(state: DenseRagState, context: DenseRagContext) -> str:
-    """Is the answer certain at once, are the chunks to be cut anew, or is this a context of the refinement?"""
+def after_measurement(state: DenseRagState, context: DenseRagContext) -> str:
+    """Is the first answer certain, is the corpus to be rechunked, or is refinement under way?"""
     is_first = not state["rechunked"] and state["round"] == 0
     if is_first and state["certain"]:
-        return "conclude"
+        return "give_best_answer"
     if is_first and context.adaptive:
         return "rechunk"
     if context.refinement == "off":
-        return "conclude"
-    return "self_evaluate" if is_first and context.self_evaluation else "keep"
+        return "give_best_answer"
+    return "self_evaluate" if is_first and context.self_evaluation else "update_best"
 
 
-def measure_anew(state: DenseRagState, context: DenseRagContext) -> list[str]:
-    """Is the new context to be judged by the model while it is measured?"""
-    judged = context.self_evaluation and context.refinement != "off"
-    return ["dense", "self_evaluate"] if judged else ["dense"]
+def measure_context(state: DenseRagState, context: DenseRagContext) -> list[str]:
+    """Does the model evaluate the new context while it is measured?"""
+    evaluated = context.self_evaluation and context.refinement != "off"
+    return ["dense", "self_evaluate"] if evaluated else ["dense"]
 
 
-def conclude_or_ablate(state: DenseRagState) -> list[Send] | str:
-    """Is it over? Else the answer without each uncertain chunk, in parallel."""
-    if state["stopped"]:
-        return "conclude"
-    return [Send("ablate", _without(one, state)) for one in uncertain_ids(state)] or "classify"
+def ablate_each(state: DenseRagState) -> list[Send] | str:
+    """Is it time to stop? Otherwise all uncertain chunks are ablated in parallel."""
+    if state["stop_reason"]:
+        return "give_best_answer"
+    return [Send("ablate", _without(chunk_id, state)) for chunk_id in uncertain_ids(state)] or "classify"
 
 
-def _without(chunk_id: str, state: DenseRagState) -> AnswerInput:
-    rest = [chunk for chunk in state["chunks"] if chunk["id"] != chunk_id]
-    return {"key": chunk_id, "question": state["question"], "evidence": rest}
+def _without(chunk_id: str, state: DenseRagState) -> ResponseInput:
+    remaining = [chunk for chunk in state["chunks"] if chunk["id"] != chunk_id]
+    return {"key": chunk_id, "question": state["question"], "evidence": remaining}
 
 
-def conclude_or_measure(state: DenseRagState, context: DenseRagContext) -> list[str]:
-    """Did the refinement change anything?"""
-    return ["conclude"] if state["stopped"] else measure_anew(state, context)
+def measure_or_stop(state: DenseRagState, context: DenseRagContext) -> list[str]:
+    """Did the refinement change the context?"""
+    return ["give_best_answer"] if state["stop_reason"] else measure_context(state, context)
 
 
 graph = build().compile(name="dense_rag")

@@ -1,73 +1,66 @@
-"""FLARE: look something up where the next sentence has an unlikely token (Jiang et al. 2023; a baseline of SeaKR).
+"""FLARE: retrieve where the next sentence has an unlikely token (Jiang et al. 2023; a baseline of SeaKR).
 
-prepare ─> draft ─┬─ likely ─────────────────────────────────────────────┬─> append ─┬─ the next step ─> draft
-                  └─ unlikely ─> query ─> search ─┬─> keep ─> write ─────┤           └─> conclude
-                                                  └─ nothing was found ──┘
+prepare ─> draft_step ─┬─ likely ─> append_rationale
+                       └─ unlikely ─> mask_unlikely_words ─> search_snippets ─┬─ nothing new ─> append_rationale
+                                                                              └─> keep_first_snippet
+                                                                                    ─> write_step ─> append_rationale
+append_rationale ─┬─ next step ─> draft_step
+                  └─ the end ─> answer_with_uncertainty
 """
 
-from __future__ import annotations
+from langgraph.graph import END
 
-from langgraph.graph import END, START, StateGraph
-
-from ..models.resources import Resources
-from ..nodes.prepare_reasoning import prepare_reasoning
-from ..nodes.reasoning import append, draft_step, write_step
-from ..nodes.snippets import keep_first, query_by_doubt, search
-from ..nodes.strategies import give_answer
+from ..nodes.final_answer import answer_with_uncertainty
+from ..nodes.reasoning import append_rationale, draft_step, write_step
+from ..nodes.snippets import keep_first_snippet, mask_unlikely_words, search_snippets
+from ..resources.resources import Resources
 from ..state.baselines import FlareContext
 from ..state.flow import Question
 from ..state.reasoning import ReasoningOutput, ReasoningState
-from .wiring import RETRY, Steps
+from .wiring import Machine
 
 
-def build(resources: Resources | None = None) -> StateGraph[ReasoningState, FlareContext, Question, ReasoningOutput]:
-    """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    steps = Steps(FlareContext, resources)
-    graph = StateGraph(
-        ReasoningState, context_schema=FlareContext, input_schema=Question, output_schema=ReasoningOutput
+def build(resources: Resources | None = None) -> Machine[ReasoningState, FlareContext, Question, ReasoningOutput]:
+    """Wire the machine; `resources` holds live objects to use in place of the names in the context."""
+    graph = Machine(ReasoningState, FlareContext, Question, ReasoningOutput, resources)
+    graph.add_prepare()
+    graph.add_steps(
+        draft_step,
+        mask_unlikely_words,
+        search_snippets,
+        keep_first_snippet,
+        write_step,
+        append_rationale,
+        answer_with_uncertainty,
     )
-    nodes = {
-        "prepare": prepare_reasoning,
-        "draft": draft_step,
-        "query": query_by_doubt,
-        "search": search,
-        "keep": keep_first,
-        "write": write_step,
-        "append": append,
-        "conclude": give_answer,
-    }
-    for name, node in nodes.items():
-        graph.add_node(name, steps(node), retry_policy=RETRY)
-    graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", "draft")
-    graph.add_conditional_edges("draft", steps.route(needs_retrieval), ["query", "append"])
-    graph.add_edge("query", "search")
-    graph.add_conditional_edges("search", was_found, ["keep", "append"])
-    graph.add_edge("keep", "write")
-    graph.add_edge("write", "append")
-    graph.add_conditional_edges("append", goes_on, ["draft", "conclude"])
-    graph.add_edge("conclude", END)
+    graph.add_edge("prepare", "draft_step")
+    graph.add_conditional_edges("draft_step", graph.route(needs_retrieval), ["mask_unlikely_words", "append_rationale"])
+    graph.add_edge("mask_unlikely_words", "search_snippets")
+    graph.add_conditional_edges("search_snippets", has_snippets, ["keep_first_snippet", "append_rationale"])
+    graph.add_path("keep_first_snippet", "write_step", "append_rationale")
+    graph.add_conditional_edges("append_rationale", has_next_step, ["draft_step", "answer_with_uncertainty"])
+    graph.add_edge("answer_with_uncertainty", END)
     return graph
 
 
 def needs_retrieval(state: ReasoningState, context: FlareContext) -> str:
-    """Has the step no words, or one with an unlikely token, and may something be looked up?"""
+    """Is a word of the draft unlikely, or the draft empty, and may the step retrieve?"""
     draft = state["draft"]
     assert draft is not None  # noqa: S101 - a step was drafted
     if len(state["knowledge"]) >= context.documents():
-        return "append"
+        return "append_rationale"
     likely = [word["probability"] is None or word["probability"] >= context.likely_from for word in draft["words"]]
-    return "append" if likely and all(likely) else "query"
+    return "append_rationale" if likely and all(likely) else "mask_unlikely_words"
 
 
-def was_found(state: ReasoningState) -> str:
-    """Is there a snippet to keep?"""
-    return "keep" if state["snippets"] else "append"
+def has_snippets(state: ReasoningState) -> str:
+    """Did the search find a new snippet?"""
+    return "keep_first_snippet" if state["snippets"] else "append_rationale"
 
 
-def goes_on(state: ReasoningState) -> str:
-    """Is there another step?"""
-    return "conclude" if state["ended"] else "draft"
+def has_next_step(state: ReasoningState) -> str:
+    """Does the reasoning go on?"""
+    return "answer_with_uncertainty" if state["stop_reason"] else "draft_step"
 
 
 graph = build().compile(name="flare")

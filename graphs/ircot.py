@@ -1,60 +1,52 @@
-"""IRCoT: the last sentence is searched for before every next one (Trivedi et al. 2023; a baseline of SeaKR).
+"""IRCoT: before every sentence, search for the sentence before (Trivedi et al. 2023; a baseline of SeaKR).
 
-          ┌─ documents left ─> query ─> search ─> keep ─> write ─┐
-prepare ──┤                                                      ├─> append ─┬─ the next step, as at first
-          └─ none left ─> draft ─────────────────────────────────┘           └─> conclude
+prepare, append_rationale ─┬─ documents left ─> query_from_last_rationale ─> search_snippets
+                           │                      ─> keep_first_snippet ─> write_step ─> append_rationale
+                           ├─ no documents left ─> draft_step ─> append_rationale
+                           └─ the end ─> answer_from_rationales
 """
 
-from __future__ import annotations
+from langgraph.graph import END
 
-from langgraph.graph import END, START, StateGraph
-
-from ..models.resources import Resources
-from ..nodes.prepare_reasoning import prepare_reasoning
-from ..nodes.reasoning import append, draft_step, write_step
-from ..nodes.snippets import keep_first, query_by_rationale, search
-from ..nodes.strategies import give_answer
-from ..state.baselines import IRCoTContext
+from ..nodes.final_answer import answer_from_rationales
+from ..nodes.reasoning import append_rationale, draft_step, write_step
+from ..nodes.snippets import keep_first_snippet, query_from_last_rationale, search_snippets
+from ..resources.resources import Resources
 from ..state.flow import Question
-from ..state.reasoning import ReasoningOutput, ReasoningState
-from .wiring import RETRY, Steps
+from ..state.reasoning import ReasoningOutput, ReasoningState, SearchingContext
+from .wiring import Machine
+
+NEXT = ["query_from_last_rationale", "draft_step", "answer_from_rationales"]
 
 
-def build(resources: Resources | None = None) -> StateGraph[ReasoningState, IRCoTContext, Question, ReasoningOutput]:
-    """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    steps = Steps(IRCoTContext, resources)
-    graph = StateGraph(
-        ReasoningState, context_schema=IRCoTContext, input_schema=Question, output_schema=ReasoningOutput
+def build(resources: Resources | None = None) -> Machine[ReasoningState, SearchingContext, Question, ReasoningOutput]:
+    """Wire the machine; `resources` holds live objects to use in place of the names in the context."""
+    graph = Machine(ReasoningState, SearchingContext, Question, ReasoningOutput, resources)
+    graph.add_prepare()
+    graph.add_steps(
+        query_from_last_rationale,
+        search_snippets,
+        keep_first_snippet,
+        write_step,
+        draft_step,
+        append_rationale,
+        answer_from_rationales,
     )
-    nodes = {
-        "prepare": prepare_reasoning,
-        "query": query_by_rationale,
-        "search": search,
-        "keep": keep_first,
-        "write": write_step,
-        "draft": draft_step,
-        "append": append,
-        "conclude": give_answer,
-    }
-    for name, node in nodes.items():
-        graph.add_node(name, steps(node), retry_policy=RETRY)
-    graph.add_edge(START, "prepare")
-    graph.add_conditional_edges("prepare", steps.route(what_is_next), ["query", "draft", "conclude"])
-    graph.add_edge("query", "search")
-    graph.add_edge("search", "keep")
-    graph.add_edge("keep", "write")
-    graph.add_edge("write", "append")
-    graph.add_edge("draft", "append")
-    graph.add_conditional_edges("append", steps.route(what_is_next), ["query", "draft", "conclude"])
-    graph.add_edge("conclude", END)
+    graph.add_conditional_edges("prepare", graph.route(next_node), NEXT)
+    graph.add_path(
+        "query_from_last_rationale", "search_snippets", "keep_first_snippet", "write_step", "append_rationale"
+    )
+    graph.add_edge("draft_step", "append_rationale")
+    graph.add_conditional_edges("append_rationale", graph.route(next_node), NEXT)
+    graph.add_edge("answer_from_rationales", END)
     return graph
 
 
-def what_is_next(state: ReasoningState, context: IRCoTContext) -> str:
-    """Is there another step, and may something be looked up for it?"""
-    if state["ended"]:
-        return "conclude"
-    return "query" if len(state["knowledge"]) < context.documents() else "draft"
+def next_node(state: ReasoningState, context: SearchingContext) -> str:
+    """Does the reasoning go on, and may the next step retrieve?"""
+    if state["stop_reason"]:
+        return "answer_from_rationales"
+    return "query_from_last_rationale" if len(state["knowledge"]) < context.documents() else "draft_step"
 
 
 graph = build().compile(name="ircot")

@@ -1,42 +1,35 @@
-"""ITER-RETGEN: search again with what was made of the last search, a fixed number of rounds (Shao et al. 2023).
+"""ITER-RETGEN: retrieve and generate in turn, for a fixed number of iterations (Shao et al. 2023, section 3).
 
-prepare ─> retrieve ─> generate ─┬─ the next round ─> retrieve
-                                 └─ the rounds are spent ─> END
+prepare ─> generation_augmented_retrieval ─> retrieval_augmented_generation ─┬─ next iteration: as after prepare
+                                                                             └─> END
 """
 
-from __future__ import annotations
+from langgraph.graph import END
 
-from langgraph.graph import END, START, StateGraph
-
-from ..models.resources import Resources
-from ..nodes.prepare_reasoning import prepare_rounds
-from ..nodes.rounds import generate_round, retrieve_round
+from ..nodes.iter_retgen import generation_augmented_retrieval, retrieval_augmented_generation
+from ..resources.resources import Resources
 from ..state.baselines import IterRetgenContext, IterRetgenOutput, IterRetgenState
 from ..state.flow import Question
-from .wiring import RETRY, Steps
+from .wiring import Machine
 
 
 def build(
     resources: Resources | None = None,
-) -> StateGraph[IterRetgenState, IterRetgenContext, Question, IterRetgenOutput]:
-    """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    steps = Steps(IterRetgenContext, resources)
-    graph = StateGraph(
-        IterRetgenState, context_schema=IterRetgenContext, input_schema=Question, output_schema=IterRetgenOutput
+) -> Machine[IterRetgenState, IterRetgenContext, Question, IterRetgenOutput]:
+    """Wire the machine; `resources` holds live objects to use in place of the names in the context."""
+    graph = Machine(IterRetgenState, IterRetgenContext, Question, IterRetgenOutput, resources)
+    graph.add_prepare()
+    graph.add_steps(generation_augmented_retrieval, retrieval_augmented_generation)
+    graph.add_path("prepare", "generation_augmented_retrieval", "retrieval_augmented_generation")
+    graph.add_conditional_edges(
+        "retrieval_augmented_generation", graph.route(has_next_iteration), ["generation_augmented_retrieval", END]
     )
-    graph.add_node("prepare", steps(prepare_rounds), retry_policy=RETRY)
-    graph.add_node("retrieve", steps(retrieve_round), retry_policy=RETRY)
-    graph.add_node("generate", steps(generate_round), retry_policy=RETRY)
-    graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", "retrieve")
-    graph.add_edge("retrieve", "generate")
-    graph.add_conditional_edges("generate", steps.route(goes_on), ["retrieve", END])
     return graph
 
 
-def goes_on(state: IterRetgenState, context: IterRetgenContext) -> str:
-    """Is a round left?"""
-    return "retrieve" if len(state["rounds"]) < context.rounds else END
+def has_next_iteration(state: IterRetgenState, context: IterRetgenContext) -> str:
+    """Is an iteration left?"""
+    return "generation_augmented_retrieval" if len(state["iterations"]) < context.max_iterations else END
 
 
 graph = build().compile(name="iter_retgen")

@@ -1,76 +1,56 @@
-"""Neighbourhood-aware retrieval: explore what lies near good documents (SUNAR section 3.2, Algorithm 1).
+"""Neighbourhood-aware retrieval: score batches of documents, explore the neighbours of good ones, answer from the best.
 
-prepare ─> retrieve ─> explore ─┬─> rerank ─┬─> sample ─> cluster ─┬─> promote ─┐
-                          ^     │           └──── no penalty ──────┘            │
-                          │     └─> answer (nothing more to score)              │
-                          └───────────────────── the next batch ────────────────┘
+SUNAR sections 3.1.2 and 3.2, Algorithm 1.
+
+prepare ─> search_first_stage ─> select_batch ─┬─> score_batch ─┬─> sample_answers ─> count_semantic_sets ─┐
+                                     ^         │                └─────────── no penalty ───────────────────┤
+                                     │         └─> intermediate_answer (nothing more to score)             │
+                                     └──────────────────── update_frontier <───────────────────────────────┘
 """
 
-from __future__ import annotations
+from langgraph.graph import END
 
-from langgraph.graph import END, START, StateGraph
-
-from ..models.resources import Resources
-from ..nodes.explore import explore
-from ..nodes.look_up import conclude_lookup, look_up, rerank
-from ..nodes.prepare_sunar import prepare_neighbourhood
-from ..nodes.promote import promote
-from ..nodes.waver import cluster, keep_scores, sample_answers
+from ..nodes.answer_uncertainty import count_semantic_sets, keep_scores, sample_answers
+from ..nodes.neighbourhood_retrieval import intermediate_answer, score_batch, search_first_stage, take_sub_question
+from ..nodes.select_batch import select_batch
+from ..nodes.update_frontier import update_frontier
+from ..resources.resources import Resources
 from ..state.neighbourhood import (
     NeighbourhoodContext,
     NeighbourhoodInput,
     NeighbourhoodOutput,
     NeighbourhoodState,
 )
-from .wiring import RETRY, Steps
+from .wiring import Machine
 
 
 def build(
     resources: Resources | None = None, settings: type[NeighbourhoodContext] = NeighbourhoodContext
-) -> StateGraph[NeighbourhoodState, NeighbourhoodContext, NeighbourhoodInput, NeighbourhoodOutput]:
-    """Wire the machine; `resources` holds live objects to use in place of what the context names.
+) -> Machine[NeighbourhoodState, NeighbourhoodContext, NeighbourhoodInput, NeighbourhoodOutput]:
+    """Wire the machine. resources: live objects that replace the names in the context.
 
-    settings: the context of the graph that this one is a part of, if it has more settings.
+    settings: the parent graph's context type, if this is a subgraph.
     """
-    steps = Steps(settings, resources)
-    graph = StateGraph(
-        NeighbourhoodState,
-        context_schema=settings,
-        input_schema=NeighbourhoodInput,
-        output_schema=NeighbourhoodOutput,
-    )
-    nodes = {
-        "prepare": steps(prepare_neighbourhood),
-        "retrieve": steps(look_up),
-        "explore": steps(explore),
-        "rerank": steps(rerank),
-        "sample": steps(sample_answers),
-        "cluster": steps(cluster, fallback=keep_scores),
-        "promote": steps(promote),
-        "answer": steps(conclude_lookup),
-    }
-    for name, step in nodes.items():
-        graph.add_node(name, step, retry_policy=RETRY)
-    graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", "retrieve")
-    graph.add_edge("retrieve", "explore")
-    graph.add_conditional_edges("explore", is_over, ["rerank", "answer"])
-    graph.add_conditional_edges("rerank", steps.route(is_penalised), ["sample", "promote"])
-    graph.add_edge("sample", "cluster")
-    graph.add_edge("cluster", "promote")
-    graph.add_edge("promote", "explore")
-    graph.add_edge("answer", END)
+    graph = Machine(NeighbourhoodState, settings, NeighbourhoodInput, NeighbourhoodOutput, resources)
+    graph.add_prepare(take_sub_question)
+    graph.add_steps(search_first_stage, select_batch, score_batch, sample_answers, update_frontier, intermediate_answer)
+    graph.add_steps(count_semantic_sets, fallback=keep_scores)
+    graph.add_path("prepare", "search_first_stage", "select_batch")
+    graph.add_conditional_edges("select_batch", is_finished, ["score_batch", "intermediate_answer"])
+    graph.add_conditional_edges("score_batch", graph.route(has_penalty), ["sample_answers", "update_frontier"])
+    graph.add_path("sample_answers", "count_semantic_sets", "update_frontier", "select_batch")
+    graph.add_edge("intermediate_answer", END)
     return graph
 
 
-def is_over(state: NeighbourhoodState) -> str:
-    """Is there a batch to score?"""
-    return "answer" if state["stopped"] else "rerank"
+def is_finished(state: NeighbourhoodState) -> str:
+    """Has the exploration ended?"""
+    return "intermediate_answer" if state["stop_reason"] else "score_batch"
 
 
-def is_penalised(state: NeighbourhoodState, context: NeighbourhoodContext) -> str:
-    """Does the answers' wavering count?"""
-    return "promote" if context.penalty == "none" else "sample"
+def has_penalty(state: NeighbourhoodState, context: NeighbourhoodContext) -> str:
+    """Does answer semantic uncertainty lower scores?"""
+    return "update_frontier" if context.penalty == "none" else "sample_answers"
 
 
 graph = build().compile(name="neighbourhood")

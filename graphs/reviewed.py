@@ -1,65 +1,56 @@
-"""A graph with a person in the loop: an answer that cannot be relied on is shown before it is given.
+"""A graph with a person in the loop: a person reviews an uncertain answer before it is given.
 
-    begin ──> GRAPH ─┬─ certain ────────────────────────────────────> end
-                     └─ uncertain ─> review ─┬─ accept, or stop ───────^
-                            ^                └─ other chunks ─> measure ┤
-                            └────────────── uncertain ─────────────────┘
+    begin_review ──> GRAPH ─┬─ certain ───────────────────────────────────────────> end
+                            └─ uncertain ─> review ─┬─ accept, or stop ──────────────^
+                                   ^                └─ answer ─> measure_given_chunks ┤
+                                   └────────────────────── uncertain ─────────────────┘
 
-GRAPH is one that says how certain it is: `dense` or `dense_rag`. The run stops at `review` (a LangGraph interrupt, so
-compile with a checkpointer) and goes on with `Command(resume={"action": "accept"})`, `{"action": "stop"}` or
-`{"action": "answer", "chunks": [...]}`; `measure` is `dense` on those chunks.
+GRAPH is `dense` or `dense_rag`; `measure_given_chunks` is `dense` with the chunks that the person gave. The run stops
+at `review` with a LangGraph interrupt, so compile with a checkpointer. It goes on with
+`Command(resume={"action": "accept"})`, `{"action": "stop"}` or `{"action": "answer", "chunks": [...]}`.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any, cast
-
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START
 
 from ..errors import UserFault
-from ..models.resources import Resources
 from ..nodes.review import begin_review, review
+from ..resources.resources import Resources
 from ..state.flow import Question
 from ..state.reviewed import ReviewedOutput, ReviewedState
 from . import dense
-from .registry import graph_named
-from .wiring import Steps
-
-if TYPE_CHECKING:
-    from ..state.context import BaseContext
+from .registry import context_type, graph_named
+from .wiring import Machine
 
 
-def build(graph: str, resources: Resources | None = None) -> StateGraph[ReviewedState, Any, Question, ReviewedOutput]:
-    """Wire a graph with a review behind it; it has the context of the graph, and `measure` the settings they share.
+def build(graph: str, resources: Resources | None = None) -> Machine[ReviewedState, Any, Question, ReviewedOutput]:
+    """Wire a graph with a review after it. The context is that of the graph; `dense` reads the settings that it shares.
 
-    Raises `UserFault` for an unknown graph, and for one that does not say how certain its answer is.
+    Raises `UserFault` for an unknown graph, and for a graph whose output has no `certain`.
     """
     technique = graph_named(graph, resources)
     if "certain" not in technique.output_channels:
-        raise UserFault(f"{graph} does not say how certain its answer is: review dense or dense_rag.")
-    settings = cast("type[BaseContext]", technique.builder.context_schema)
-    steps = Steps(settings, resources)
-    reviewed = StateGraph(ReviewedState, context_schema=settings, input_schema=Question, output_schema=ReviewedOutput)
-    reviewed.add_node("begin", steps(begin_review))
+        raise UserFault(f"{graph} does not say whether its answer is certain: review dense or dense_rag.")
+    reviewed = Machine(ReviewedState, context_type(technique), Question, ReviewedOutput, resources)
+    reviewed.add_steps(begin_review, review)
     reviewed.add_node(graph, technique)
-    reviewed.add_node("measure", dense.build(resources).compile(name="measure"))
-    reviewed.add_node("review", steps(review))
-    reviewed.add_edge(START, "begin")
-    reviewed.add_edge("begin", graph)
-    reviewed.add_conditional_edges(graph, certain_or_not, ["review", END])
-    reviewed.add_conditional_edges("measure", certain_or_not, ["review", END])
-    reviewed.add_conditional_edges("review", what_was_decided, ["measure", END])
+    reviewed.add_node("measure_given_chunks", dense.build(resources).compile(name="dense"))
+    reviewed.add_path(START, "begin_review", graph)
+    for measured in (graph, "measure_given_chunks"):
+        reviewed.add_conditional_edges(measured, is_certain, {True: END, False: "review"})
+    reviewed.add_conditional_edges("review", is_answered_again, {True: "measure_given_chunks", False: END})
     return reviewed
 
 
-def certain_or_not(state: ReviewedState) -> str:
-    """Is there anything to show?"""
-    return END if state.get("certain") else "review"
+def is_certain(state: ReviewedState) -> bool:
+    """Is the latest answer certain?"""
+    return state["certain"]
 
 
-def what_was_decided(state: ReviewedState) -> str:
-    """Is there to be another answer?"""
-    return "measure" if state["decisions"][-1]["action"] == "answer" else END
+def is_answered_again(state: ReviewedState) -> bool:
+    """Did the person ask for another answer?"""
+    return state["decisions"][-1]["action"] == "answer"
 
 
 dense_rag = build("dense_rag").compile(name="dense_rag_reviewed")

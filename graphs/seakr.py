@@ -1,86 +1,82 @@
-"""SeaKR: look something up only where the model's own hidden states disagree (Yao et al., section 3).
+"""SeaKR: retrieve only where the model's own hidden states disagree (Yao et al., section 3).
 
-prepare ─> pseudo_generate ─┬─ U ≤ δ ────────────────────────────────────────────────────────┬─> append ─┐
-                 ^          └─ U > δ ─> query ─> search ─> try_snippet (each) ─> rerank ─────┘           │
-                 │                        └─ searched for before ─┐                                      │
-                 └──────────────── the next step ─────────────────┼──────────────────────────────────────┤
-                         ┌─> conclude ──────────────┐             │                                      │
-                         ┤                          ├─> choose <──┴──────────────── the end ─────────────┘
-                         └─> reason_over_knowledge ─┘
+prepare ─> pseudo_generate ─┬─ U ≤ δ ─> append_rationale
+                            └─ U > δ ─> formulate_query ─┬─> search_snippets ─> try_snippet (each)
+                                                         │     ─> rerank_snippets ─> append_rationale
+                                                         └─ repeated query: the end
+append_rationale ─┬─ next step ─> pseudo_generate
+                  └─ the end ─> reason_over_rationales, reason_over_knowledge ─> choose_strategy
 """
 
-from __future__ import annotations
-
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END
 from langgraph.types import Send
 
-from ..models.resources import Resources
-from ..nodes.prepare_reasoning import prepare_seakr
-from ..nodes.reasoning import append, pseudo_generate
-from ..nodes.snippets import query, rerank, search, try_snippet
-from ..nodes.strategies import choose_strategy, conclude, reason_over_knowledge
+from ..nodes.final_answer import choose_strategy, reason_over_knowledge, reason_over_rationales
+from ..nodes.reasoning import append_rationale, pseudo_generate
+from ..nodes.snippets import formulate_query, rerank_snippets, search_snippets, try_snippet
+from ..nodes.thresholds import set_threshold
+from ..resources.resources import Resources
 from ..state.flow import Question
 from ..state.reasoning import AttemptInput
 from ..state.records import Chunk
 from ..state.seakr import SeaKRContext, SeaKROutput, SeaKRState
-from .wiring import RETRY, Steps
+from .wiring import Machine
 
-STRATEGIES = ["conclude", "reason_over_knowledge"]
+STRATEGIES = ["reason_over_rationales", "reason_over_knowledge"]
 
 
-def build(resources: Resources | None = None) -> StateGraph[SeaKRState, SeaKRContext, Question, SeaKROutput]:
-    """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    steps = Steps(SeaKRContext, resources)
-    graph = StateGraph(SeaKRState, context_schema=SeaKRContext, input_schema=Question, output_schema=SeaKROutput)
-    graph.add_node("prepare", steps(prepare_seakr), retry_policy=RETRY)
-    for node in (pseudo_generate, query, search, try_snippet, rerank, append, conclude, reason_over_knowledge):
-        graph.add_node(node.__name__, steps(node), retry_policy=RETRY)
-    graph.add_node("choose", steps(choose_strategy), retry_policy=RETRY)
-    graph.add_edge(START, "prepare")
+def build(resources: Resources | None = None) -> Machine[SeaKRState, SeaKRContext, Question, SeaKROutput]:
+    """Wire the machine; `resources` holds live objects to use in place of the names in the context."""
+    graph = Machine(SeaKRState, SeaKRContext, Question, SeaKROutput, resources)
+    graph.add_prepare(set_threshold)
+    graph.add_steps(
+        *(pseudo_generate, formulate_query, search_snippets, try_snippet, rerank_snippets, append_rationale),
+        *(reason_over_rationales, reason_over_knowledge, choose_strategy),
+    )
     graph.add_edge("prepare", "pseudo_generate")
-    graph.add_conditional_edges("pseudo_generate", steps.route(needs_retrieval), ["query", "append"])
-    graph.add_conditional_edges("query", steps.route(is_new), ["search", *STRATEGIES])
-    graph.add_conditional_edges("search", steps.route(what_to_try), ["try_snippet", "rerank"])
-    graph.add_edge("try_snippet", "rerank")
-    graph.add_edge("rerank", "append")
-    graph.add_conditional_edges("append", steps.route(goes_on), ["pseudo_generate", *STRATEGIES])
-    graph.add_edge("conclude", "choose")
-    graph.add_edge("reason_over_knowledge", "choose")
-    graph.add_edge("choose", END)
+    graph.add_conditional_edges(
+        "pseudo_generate", graph.route(needs_retrieval), ["formulate_query", "append_rationale"]
+    )
+    graph.add_conditional_edges("formulate_query", graph.route(is_new_query), ["search_snippets", *STRATEGIES])
+    graph.add_conditional_edges("search_snippets", graph.route(snippets_to_try), ["try_snippet", "rerank_snippets"])
+    graph.add_path("try_snippet", "rerank_snippets", "append_rationale")
+    graph.add_conditional_edges("append_rationale", graph.route(has_next_step), ["pseudo_generate", *STRATEGIES])
+    graph.add_path("reason_over_rationales", "choose_strategy", END)
+    graph.add_edge("reason_over_knowledge", "choose_strategy")
     return graph
 
 
 def needs_retrieval(state: SeaKRState, context: SeaKRContext) -> str:
-    """Is the model too uncertain to write the step by itself? (Section 3.1.)"""
+    """Is the model too uncertain to write the step without retrieval (section 3.1)?"""
     draft = state["draft"]
     assert draft is not None  # noqa: S101 - a step was drafted
     if len(state["knowledge"]) >= context.documents():
-        return "append"
+        return "append_rationale"
     if not context.self_aware_retrieval or not draft["rationale"] or draft["uncertainty"] is None:
-        return "query"
-    return "query" if draft["uncertainty"] > state["threshold"] else "append"
+        return "formulate_query"
+    return "formulate_query" if draft["uncertainty"] > state["threshold"] else "append_rationale"
 
 
-def is_new(state: SeaKRState, context: SeaKRContext) -> list[str]:
-    """Has this not been searched for? Else the reasoning ends."""
-    return strategies(state, context) if state["ended"] else ["search"]
+def is_new_query(state: SeaKRState, context: SeaKRContext) -> list[str]:
+    """Is the query new? A repeated query ends the reasoning."""
+    return strategies(state, context) if state["stop_reason"] else ["search_snippets"]
 
 
-def what_to_try(state: SeaKRState, context: SeaKRContext) -> list[Send] | str:
-    """What was found, each in parallel; without self-aware re-ranking only the first."""
-    found = state["snippets"] if context.self_aware_reranking else state["snippets"][:1]
-    return [Send("try_snippet", _attempt(snippet, state)) for snippet in found] or "rerank"
+def snippets_to_try(state: SeaKRState, context: SeaKRContext) -> list[Send] | str:
+    """Try all snippets in parallel; without self-aware re-ranking only the first."""
+    snippets = state["snippets"] if context.self_aware_reranking else state["snippets"][:1]
+    return [Send("try_snippet", _attempt(snippet, state)) for snippet in snippets] or "rerank_snippets"
 
 
-def goes_on(state: SeaKRState, context: SeaKRContext) -> list[str]:
-    """Is there another step?"""
-    return strategies(state, context) if state["ended"] else ["pseudo_generate"]
+def has_next_step(state: SeaKRState, context: SeaKRContext) -> list[str]:
+    """Does the reasoning go on?"""
+    return strategies(state, context) if state["stop_reason"] else ["pseudo_generate"]
 
 
 def strategies(state: SeaKRState, context: SeaKRContext) -> list[str]:
-    """What the answer is to come from: rationales, knowledge if any was kept, or the better of both (section 3.3)."""
+    """Does the answer come from the rationales, from the knowledge, or from the less uncertain one (section 3.3)?"""
     if not state["knowledge"] or context.reasoning == "rationales":
-        return ["conclude"]
+        return ["reason_over_rationales"]
     if context.reasoning == "knowledge" or context.mode == "simple":
         return ["reason_over_knowledge"]
     return STRATEGIES

@@ -1,54 +1,46 @@
 """SePer and ΔSePer: how much belief in the right answer chunks add (Dai et al., sections 3.3-3.4, Algorithm 1).
 
-prepare ─┬─────────────┬─> sample ─────────────────> entail ─> measure
-         └─> retrieve ─┘  (with the chunks, and
-        (no chunks given)  without: both at once)
+prepare ─┬─────────────┬─> sample_responses ─────────> judge_responses ─> measure_seper
+         └─> retrieve ─┘  (with the chunks and
+        (no chunks given)  without, in parallel)
 """
 
-from __future__ import annotations
-
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END
 from langgraph.types import Send
 
-from ..models.resources import Resources
-from ..nodes.believe import entail_answers, measure_belief, sample_responses
-from ..nodes.prepare_seper import prepare_seper
+from ..nodes.given_chunks import take_given_chunks
 from ..nodes.retrieve import retrieve
+from ..nodes.seper import judge_responses, measure_seper, sample_responses, take_gold_answers
+from ..resources.resources import Resources
+from ..state.records import Chunk
 from ..state.seper import WITH, WITHOUT, SampleInput, SePerContext, SePerInput, SePerOutput, SePerState, Side
-from .wiring import RETRY, Steps
+from .wiring import Machine
 
 
-def build(resources: Resources | None = None) -> StateGraph[SePerState, SePerContext, SePerInput, SePerOutput]:
-    """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    steps = Steps(SePerContext, resources)
-    graph = StateGraph(SePerState, context_schema=SePerContext, input_schema=SePerInput, output_schema=SePerOutput)
-    graph.add_node("prepare", steps(prepare_seper), retry_policy=RETRY)
-    graph.add_node("retrieve", steps(retrieve), retry_policy=RETRY)
-    graph.add_node("sample", steps(sample_responses), retry_policy=RETRY)
-    graph.add_node("entail", steps(entail_answers), retry_policy=RETRY)
-    graph.add_node("measure", steps(measure_belief), retry_policy=RETRY)
-    graph.add_edge(START, "prepare")
-    graph.add_conditional_edges("prepare", retrieve_or_sample, ["retrieve", "sample"])
-    graph.add_conditional_edges("retrieve", sample_each, ["sample"])
-    graph.add_edge("sample", "entail")
-    graph.add_edge("entail", "measure")
-    graph.add_edge("measure", END)
+def build(resources: Resources | None = None) -> Machine[SePerState, SePerContext, SePerInput, SePerOutput]:
+    """Wire the machine. resources: live objects that replace the names in the context."""
+    graph = Machine(SePerState, SePerContext, SePerInput, SePerOutput, resources)
+    graph.add_prepare(take_gold_answers, take_given_chunks)
+    graph.add_steps(retrieve, sample_responses, judge_responses, measure_seper)
+    graph.add_conditional_edges("prepare", retrieve_or_sample, ["retrieve", "sample_responses"])
+    graph.add_conditional_edges("retrieve", sample_each_side, ["sample_responses"])
+    graph.add_path("sample_responses", "judge_responses", "measure_seper", END)
     return graph
 
 
 def retrieve_or_sample(state: SePerState) -> list[Send] | str:
-    """Were chunks given?"""
-    return sample_each(state) if state["given"] else "retrieve"
+    """Did the caller give chunks?"""
+    return sample_each_side(state) if state["given"] else "retrieve"
 
 
-def sample_each(state: SePerState) -> list[Send]:
-    """The belief with the chunks and without; where there are none, only without."""
+def sample_each_side(state: SePerState) -> list[Send]:
+    """With the chunks and without, in parallel; only without if there are no chunks."""
 
-    def side(name: Side) -> Send:
-        evidence = state["evidence"] if name == WITH else []
-        return Send("sample", SampleInput(side=name, question=state["question"], evidence=evidence))
+    def send(side: Side, evidence: list[Chunk]) -> Send:
+        return Send("sample_responses", SampleInput(side=side, question=state["question"], evidence=evidence))
 
-    return [side(WITH), side(WITHOUT)] if state["evidence"] else [side(WITHOUT)]
+    without = send(WITHOUT, [])
+    return [send(WITH, state["evidence"]), without] if state["evidence"] else [without]
 
 
 graph = build().compile(name="seper")

@@ -1,4 +1,4 @@
-"""A graph as a tool of somebody's agent, such as `langchain.agents.create_agent`: a question in, the answer out."""
+"""A graph as a tool of an agent, such as one of `langchain.agents.create_agent`: question in, answer out."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ..errors import DubitoError
 from .registry import graph_named
 
 if TYPE_CHECKING:
-    from ..models.resources import Resources
+    from ..resources.resources import Resources
     from ..state.context import BaseContext
 
 DESCRIPTION = (
-    "Answers a question from a corpus of documents. Ask one full question in plain words; the tool knows nothing of "
-    "the conversation."
+    "Answers a question from a corpus of documents. Ask one full question in plain words: the tool does not see the "
+    "conversation."
 )
 
 OWN_LIMITS: RunnableConfig = {"recursion_limit": 10_000}
-"""Our graphs end by their own limits; LangChain's for what runs below a tool, 25 steps, would end them before."""
+"""Our graphs have their own limits. Below a tool LangChain's limit is 25 supersteps, which would stop them early."""
 
 NO_ANSWER = "No answer was found in the documents."
 
 
 class Ask(BaseModel):
-    """What the tool takes."""
+    """The input of the tool."""
 
     question: str = Field(description="One full question that can be understood by itself.")
 
@@ -43,26 +43,27 @@ def as_tool(
 ) -> StructuredTool:
     """A tool whose content is the answer and whose artifact is the graph's whole output: evidence, uncertainty, usage.
 
-    graph: its name; context: its settings, the defaults if none; resources: live objects to use in place of what the
-    context names; name, description: what the agent's model is told, the name being the graph's if none is given.
-    A question that cannot be answered as it is, and a model that does not answer, become the tool's content, one
-    sentence that the agent can act upon. The steps inside stream with the agent's, if it is streamed with subgraphs.
+    graph: the name of the graph; context: its settings, the defaults if not given; resources: live objects to use in
+    place of the names in the context; name, description: of the tool, for the agent's model; `name` defaults to the
+    graph's name.
+    If the question is refused or the model does not answer, the tool's content is one sentence that says why.
+    The graph's steps stream with the agent's steps if the agent is streamed with `subgraphs=True`.
     Raises `UserFault` for an unknown graph.
     """
     compiled = graph_named(graph, resources)
 
-    def told(output: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    def content_and_artifact(output: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return str(output["answer"]).strip() or NO_ANSWER, dict(output)
 
     def ask(question: str) -> tuple[str, dict[str, Any]]:
         try:
-            return told(compiled.invoke({"question": question}, OWN_LIMITS, context=context))
+            return content_and_artifact(compiled.invoke({"question": question}, OWN_LIMITS, context=context))
         except DubitoError as fault:
             raise ToolException(str(fault)) from fault
 
     async def ask_async(question: str) -> tuple[str, dict[str, Any]]:
         try:
-            return told(await compiled.ainvoke({"question": question}, OWN_LIMITS, context=context))
+            return content_and_artifact(await compiled.ainvoke({"question": question}, OWN_LIMITS, context=context))
         except DubitoError as fault:
             raise ToolException(str(fault)) from fault
 

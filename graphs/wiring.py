@@ -1,26 +1,29 @@
-"""How a node becomes a step of a LangGraph graph: one place for context, resources, usage, retries, sync and async."""
-
-from __future__ import annotations
+"""How our nodes run in LangGraph: one place for context, resources, usage, retries, sync and async callers."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from functools import wraps
+from functools import partial, wraps
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
+from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import RetryPolicy
+from langgraph.typing import InputT, OutputT, StateT
 
 from ..errors import ModelFault, ModelUnavailable
 from ..models.background import run_in_background
-from ..models.metering import Call, Meter, current_meter, watchers
-from ..models.offer import check_allowed
-from ..models.resources import Resources, shared_resources
-from ..models.telemetry import export_if_asked
+from ..models.metering import Meter, current_meter, watchers
+from ..nodes.prepare import Hook, prepare
+from ..resources.allowlist import check_allowed
+from ..resources.resources import Resources, shared_resources
+from ..resources.telemetry import export_if_asked
 from ..state.context import BaseContext
+from ..state.messages import Call
 from ..state.records import Usage
 
 C = TypeVar("C", bound=BaseContext)
@@ -29,93 +32,91 @@ Node = Callable[[Any, C, Resources], Awaitable[Mapping[str, Any]]]
 Fallback = Callable[[Any, ModelUnavailable], Mapping[str, Any]]
 
 RETRY = RetryPolicy(retry_on=ModelFault, max_attempts=4, initial_interval=0.5, backoff_factor=2.0, max_interval=8.0)
-"""Model faults are tried again here and nowhere else: the clients' own retries are off."""
+"""The only place where a model fault is retried: the clients' own retries are off."""
 
 
-class Step(Runnable[Any, Any]):
-    """A node for callers of both kinds; unlike a RunnableLambda it is no run of its own within LangGraph's of the node,
-    so that every trace shows a node once."""
+class NodeRunnable(Runnable[Any, Any]):
+    """A node for sync and async callers.
 
-    def __init__(
-        self, run: Callable[[Any], dict[str, Any]], arun: Callable[[Any], Awaitable[dict[str, Any]]], name: str
-    ) -> None:
-        """run, arun: the node, for `.invoke` and for `.ainvoke`."""
-        self._run, self._arun, self.name = run, arun, name
+    LangChain's RunnableLambda would open its own run inside LangGraph's run of the node: traces would show each node
+    twice.
+    """
+
+    def __init__(self, run: Callable[[Any], Coroutine[Any, Any, dict[str, Any]]], name: str) -> None:
+        """run: the node as a function of the state."""
+        self._run, self.name = run, name
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> dict[str, Any]:  # noqa: A002, ANN401
-        """Run the node."""
-        return self._run(input)
+        """Run the node on the background event loop."""
+        return run_in_background(self._run(input))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> dict[str, Any]:  # noqa: A002, ANN401
         """Run the node on the caller's event loop."""
-        return await self._arun(input)
+        return await self._run(input)
 
 
-class Steps(Generic[C]):
-    """Turns the nodes of one graph into its steps.
+class NodeWrapper(Generic[C]):
+    """Wraps the nodes of one graph for LangGraph.
 
-    `steps(node)` wraps `async def node(state, context, resources) -> update`: `.invoke` runs it on a background event
-    loop, `.ainvoke` on the caller's; a missing context means the defaults; what the node cost is added to `usage`.
+    A node is `async def node(state, context, resources) -> update`. Wrapped, it runs on a background event loop for
+    `.invoke` and on the caller's loop for `.ainvoke`, with the graph's context and resources. Its model calls, tokens
+    and seconds are added to `usage`.
     """
 
     def __init__(self, context: type[C], resources: Resources | None) -> None:
-        """context: the graph's context type; resources: live objects to use in place of names."""
+        """context: the type of the graph's settings; resources: live objects to use in place of what it names."""
         export_if_asked()
         self._context = context
         self._resources = resources
 
     def __call__(self, node: Node[C], fallback: Fallback | None = None) -> Runnable[Any, Any]:
-        """Wrap a node; fallback: gives the update when the last attempt ends in a model fault, which else is raised."""
+        """Wrap a node.
 
-        async def arun(state: Any) -> dict[str, Any]:  # noqa: ANN401 - each graph has its own state
-            return await self._metered(node, state, fallback)
-
-        def run(state: Any) -> dict[str, Any]:  # noqa: ANN401
-            return run_in_background(self._metered(node, state, fallback))
-
-        return Step(run, arun, getattr(node, "__name__", "node"))
+        fallback: makes the update if the last attempt ends in a model fault. Without it the fault is raised.
+        """
+        return NodeRunnable(partial(self._run, node, fallback), getattr(node, "__name__", "node"))
 
     def route(self, question: Callable[[Any, C], T]) -> Callable[[Any], T]:
-        """A routing function that needs the context too, as one of the state alone.
+        """Make a routing function of state and context one of the state alone.
 
-        Where a caller edits a thread's state there is no run, and so no context: then it is that of the last step.
+        When a caller edits a thread's state there is no run and so no context: then the router gets the context of the
+        last step, which the state holds in `settings`.
         """
 
         @wraps(question)
         def routed(state: Any) -> T:  # noqa: ANN401 - each graph has its own state
             run: Runtime[C] | None = self._runtime()
-            return question(state, self.context() if run else self._of_last_step(state))
+            return question(state, self.context() if run else self._context_of_last_step(state))
 
         return routed
 
     def context(self) -> C:
-        """The running graph's context; the defaults where the caller gave none.
+        """The running graph's context; the defaults if the caller gave none.
 
-        Below a parent graph it may be the parent's: of another technique's context the shared settings hold, and a
-        plain dict is read as ours if it names any of our settings; any other context is the parent's own business.
+        In a subgraph the runtime context may belong to the parent. Another dubito context: copy the fields we share. A
+        dict with at least one of our fields: validate it. Anything else: use the defaults.
         """
         given: object = self._runtime().context
         if isinstance(given, self._context):
             return given
         ours = set(self._context.model_fields)
         if isinstance(given, BaseContext):
-            return self._context.model_validate(given.model_dump(include=ours))
+            return self._context.unchecked(given.model_dump(include=ours))
         return self._context.model_validate(given if isinstance(given, Mapping) and ours & given.keys() else {})
 
-    def _of_last_step(self, state: Mapping[str, Any]) -> C:
-        remembered = state.get("settings") or {}
-        return self._context.model_validate(
-            {name: value for name, value in remembered.items() if name in self._context.model_fields}
-        )
+    def _context_of_last_step(self, state: Mapping[str, Any]) -> C:
+        settings = state.get("settings") or {}
+        fields = self._context.model_fields
+        return self._context.unchecked({name: value for name, value in settings.items() if name in fields})
 
     def _runtime(self) -> Runtime[C]:
         return get_runtime(self._context)
 
-    async def _metered(self, node: Node[C], state: Any, fallback: Fallback | None) -> dict[str, Any]:  # noqa: ANN401
+    async def _run(self, node: Node[C], fallback: Fallback | None, state: Any) -> dict[str, Any]:  # noqa: ANN401 - each graph has its own state
         runtime, context, name = self._runtime(), self.context(), str(get_config()["metadata"]["langgraph_node"])
         await check_allowed(context)
         meter = _streaming_meter(runtime, name)
-        before = current_meter.set(meter)
+        token = current_meter.set(meter)
         start = time.perf_counter()
         try:
             update = dict(await node(state, context, self._resources or shared_resources()))
@@ -128,15 +129,51 @@ class Steps(Generic[C]):
                 raise unavailable from fault
             update = dict(fallback(state, unavailable))
         finally:
-            current_meter.reset(before)
+            current_meter.reset(token)
         seconds = time.perf_counter() - start
         if watchers.evidence is not None and update.get("evidence"):
             watchers.evidence(state, update["evidence"], seconds)
-        # the first step resets `usage` for the thread's new question and is not counted
+        # `prepare` resets `usage` for the thread's new question and is not counted itself
         update.setdefault("usage", _usage(name, meter.calls, seconds))
         if state.get("settings") not in (None, settings := context.model_dump(mode="json")):
-            update.setdefault("settings", settings)  # a replay with others
+            update.setdefault("settings", settings)  # a replay with another context
         return update
+
+
+class Machine(StateGraph[StateT, C, InputT, OutputT]):
+    """A LangGraph `StateGraph` of our nodes, each under the name of its function and retried after a model fault."""
+
+    def __init__(
+        self,
+        state: type[StateT],
+        context: type[C],
+        given: type[InputT],
+        output: type[OutputT],
+        resources: Resources | None,
+    ) -> None:
+        """state, context, given, output: the graph's types, `given` that of its input.
+
+        resources: live objects to use in place of what the context names.
+        """
+        super().__init__(state, context_schema=context, input_schema=given, output_schema=output)
+        self._wrap = NodeWrapper(context, resources)
+        self.route = self._wrap.route
+
+    def add_prepare(self, *hooks: Hook, name: str = "prepare") -> None:
+        """Begin the graph with `nodes.prepare`; hooks: the technique's own part of it."""
+        first = wraps(prepare)(partial(prepare, schema=self.state_schema, hooks=hooks))
+        self.add_node(name, self._wrap(first), retry_policy=RETRY)
+        self.add_edge(START, name)
+
+    def add_steps(self, *nodes: Node[C], fallback: Fallback | None = None) -> None:
+        """Add nodes without edges. fallback: makes their update if the last attempt ends in a model fault."""
+        for node in nodes:
+            self.add_node(node.__name__, self._wrap(node, fallback), retry_policy=RETRY)
+
+    def add_path(self, *names: str) -> None:
+        """Add an edge from each node to the next one."""
+        for source, target in pairwise(names):
+            self.add_edge(source, target)
 
 
 def _streaming_meter(runtime: Runtime[Any], node: str) -> Meter:
@@ -146,7 +183,7 @@ def _streaming_meter(runtime: Runtime[Any], node: str) -> Meter:
         runtime.stream_writer({"type": "llm_call", "node": node, "task": task, "call": asdict(call)})
 
     def on_progress(what: str, done: int, total: int) -> None:
-        with suppress(RuntimeError):  # what is being opened is opened for others too when this caller's loop has closed
+        with suppress(RuntimeError):  # this caller's loop may have closed while others wait for the resource
             runtime.stream_writer({"type": "progress", "node": node, "what": what, "done": done, "total": total})
 
     return Meter(on_call, on_progress)

@@ -1,1 +1,1 @@
-"""What has weights: chat models and encoders, and the resources that open each of them once."""
+"""Chat models, encoders, entailment judges and re-rankers: everything that has weights or talks to a server."""

@@ -1,6 +1,4 @@
-"""The other way round: our chat models and encoders for code that expects LangChain's."""
-
-from __future__ import annotations
+"""dubito's chat models and encoders as LangChain's."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, cast
@@ -19,9 +17,9 @@ from .interfaces import ChatModel, Encoder, Message, Sampling
 
 
 class DubitoChatModel(BaseChatModel):
-    """A `ChatModel` of ours as a LangChain chat model: text in, one text out, sync and async; no tools, no images.
+    """A `ChatModel` as a LangChain chat model: text in, one text out, sync and async; no tools, no images.
 
-    Streamed, a reply comes whole, as its only chunk.
+    A streamed reply is a single chunk.
     """
 
     llm: SkipValidation[ChatModel] = Field(exclude=True)
@@ -35,7 +33,7 @@ class DubitoChatModel(BaseChatModel):
 
     @property
     def model_name(self) -> str:
-        """The name that LangChain's traces and token counts go by."""
+        """The name in LangChain's traces and token counts."""
         return self.llm.name
 
     @property
@@ -92,12 +90,12 @@ class DubitoChatModel(BaseChatModel):
         self, messages: list[BaseMessage], stop: list[str] | None, settings: dict[str, Any]
     ) -> ChatResult:
         if settings.get("n", 1) != 1:
-            raise UserFault("DubitoChatModel gives one reply a call: ask with n=1, or use batch.")
+            raise UserFault("DubitoChatModel gives one reply per call: use n=1, or batch.")
         if settings.get("tools") or settings.get("functions"):
             raise UserFault("DubitoChatModel calls no tools.")
-        chosen = {setting: settings.get(setting, getattr(self, setting)) for setting in _SETTINGS}
-        chosen["stop"] = tuple(stop if stop is not None else self.stop or ())
-        reply = await self.llm.complete(_messages(messages), Sampling(**chosen))
+        sampling = {setting: settings.get(setting, getattr(self, setting)) for setting in _SETTINGS}
+        sampling["stop"] = tuple(stop if stop is not None else self.stop or ())
+        reply = await self.llm.complete(_messages(messages), Sampling(**sampling))
         completion, tokens = reply.completions[0], reply.tokens
         message = AIMessage(
             completion.text,
@@ -115,10 +113,10 @@ _SETTINGS = ("temperature", "top_p", "top_k", "max_tokens", "stop", "seed", "thi
 
 
 class DubitoEmbeddings(Embeddings):
-    """An `Encoder` of ours as LangChain embeddings."""
+    """An `Encoder` as LangChain embeddings."""
 
     def __init__(self, encoder: Encoder) -> None:
-        """encoder: any encoder of ours, cached or not."""
+        """encoder: any encoder, cached or not."""
         self.encoder = encoder
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -148,7 +146,7 @@ def _chunk(result: ChatResult) -> ChatGenerationChunk:
 
 
 def _messages(turns: Sequence[BaseMessage]) -> list[Message]:
-    """Ours for LangChain's; neighbours of one role are joined, as most chat templates want roles to alternate."""
+    """LangChain's messages as ours; neighbours of one role are joined: most chat templates need alternating roles."""
     messages: list[Message] = []
     for turn in turns:
         role, text = _role(turn), _text(turn)

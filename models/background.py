@@ -1,6 +1,4 @@
-"""One event loop in a daemon thread, so that synchronous callers can use what is async."""
-
-from __future__ import annotations
+"""One event loop in a daemon thread: synchronous callers run async code on it."""
 
 import asyncio
 import os
@@ -13,7 +11,7 @@ T = TypeVar("T")
 
 
 class _Background:
-    """A daemon thread that runs one event loop, started when it is first needed and again after a fork."""
+    """A daemon thread that runs one event loop. It starts at first use, and again in a forked process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +29,7 @@ _background = _Background()
 
 
 def _start_anew() -> None:
-    # a forked child has neither the thread nor, perhaps, an open lock
+    # a forked child has no such thread, and its copy of the lock may be locked for ever
     global _background  # noqa: PLW0603
     _background = _Background()
 
@@ -48,8 +46,8 @@ def start_in_background(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
 def run_in_background(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the shared background loop and wait for its result.
 
-    It runs in a copy of the caller's context, so context variables are seen. If the waiting caller is interrupted, the
-    coroutine is cancelled. It may be called from any thread but the loop's own, where waiting would never end.
+    It runs in a copy of the caller's context, with its context variables. If the caller is interrupted while it
+    waits, the coroutine is cancelled. Raises `RuntimeError` on the loop's own thread, where waiting would never end.
     """
     loop = _background.loop()
     if _running_loop() is loop:
@@ -61,20 +59,20 @@ def run_in_background(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         return future.result()
     except BaseException:
-        # reached with the future still pending only if the wait itself was interrupted (KeyboardInterrupt)
+        # the future is still pending only if the wait itself was interrupted (KeyboardInterrupt)
         future.cancel()
         raise
 
 
 async def await_in_background(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await, from any event loop, a coroutine whose connections belong to the shared background loop.
+    """Run a coroutine on the shared background loop, to which its connections belong, and await it from any loop.
 
     Cancelling the wait cancels the coroutine.
     """
     loop = _background.loop()
     if asyncio.get_running_loop() is loop:
         return await coroutine
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+    return await asyncio.wrap_future(start_in_background(coroutine))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -1,6 +1,4 @@
-"""One thread that works for every event loop of the process: single pieces of work between the steps of a batch."""
-
-from __future__ import annotations
+"""One thread for all event loops of the process: it runs a batch step by step, and single calls between the steps."""
 
 import asyncio
 import atexit
@@ -17,21 +15,21 @@ Answer = TypeVar("Answer")
 
 
 class Batch(Protocol[Request, Result]):
-    """What runs many requests together, a step at a time. Only the worker's thread touches it."""
+    """Runs many requests together, one step at a time. Only the worker's thread uses it."""
 
     def join(self, request: Request) -> bool:
-        """Take a request in, or a part of it. False: (the rest of) it must wait until others have left.
+        """Take in a request, or a part of it. False: the rest must wait until other requests have left.
 
-        An empty batch takes in at least a part of any request. What it raises is the fault of this request alone.
+        An empty batch takes in at least a part of any request. A fault raised here fails this request only.
         """
         ...
 
     def step(self) -> list[tuple[Request, Result]]:
-        """Advance every request by one step; those that are finished leave with their results."""
+        """Advance every request by one step; finished requests leave and are returned with their results."""
         ...
 
     def leave(self, requests: Sequence[Request]) -> None:
-        """Forget requests, finished or not, whether they had joined or not."""
+        """Remove requests, finished or not, joined or not."""
         ...
 
 
@@ -41,13 +39,13 @@ B = TypeVar("B", bound=Batch[Any, Any])
 class Worker(Generic[B]):
     """Serves `run` and `generate` from any number of event loops on one daemon thread.
 
-    A turn of it is one piece of work (`run`), one attempt to join (`generate`), and one step of the batch: whoever
-    waits, waits for one turn per caller before it, however long the others' requests are. The thread ends when it has
-    had nothing to do for `linger_s`, so nothing needs to be closed; the next call starts another.
+    Scheduling is round-robin: a turn is one call (`run`), one attempt to join (`generate`) and one step of the batch. A
+    long request delays others by one turn at a time. The thread ends after `linger_s` idle seconds, so nothing needs to
+    be closed; the next call starts another.
     """
 
     def __init__(self, open_batch: Callable[[], B], linger_s: float = 5.0) -> None:
-        """open_batch: called once on the worker's thread, at the first call, and again if it raised."""
+        """open_batch: called on the worker's thread at the first call; called again only if it raised."""
         self._open_batch = open_batch
         self._linger_s = linger_s
         self._batch: B | None = None
@@ -72,7 +70,7 @@ class Worker(Generic[B]):
         return await asyncio.wrap_future(future)
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread after the turn it is in, for good; who waits, waits in vain."""
+        """Stop the thread after the current turn. Pending requests are never answered."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -118,14 +116,14 @@ class Worker(Generic[B]):
             return
         request, future = item
         try:
-            wholly = self._opened().join(request)
+            is_complete = self._opened().join(request)
         except BaseException as fault:
             self._forget([request])
             _fail(future, fault)
             return
         if all(future is not joined for _, joined in self._running):
             self._running.append(item)
-        if not wholly:
+        if not is_complete:
             with self._changed:
                 self._joining.appendleft(item)
 
@@ -148,7 +146,7 @@ class Worker(Generic[B]):
         with self._changed:
             while queue:
                 item = queue.popleft()
-                if not item[1].done():  # its caller has not given up, and it has not failed in the batch
+                if not item[1].done():  # neither cancelled by its caller nor failed in the batch
                     return item
         return None
 
@@ -179,6 +177,6 @@ _workers: WeakSet[Worker[Any]] = WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    # a daemon thread that is inside torch while the interpreter goes away may take the process down with it
+    # a daemon thread that is inside torch while the interpreter ends can crash the process
     for worker in list(_workers):
         worker.stop(timeout_s=10.0)

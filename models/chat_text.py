@@ -1,7 +1,5 @@
 """A model's tokenizer and chat template: from messages to token ids and back."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,18 +10,24 @@ from jinja2 import TemplateError
 
 from ..errors import UserFault
 from .interfaces import Message
+from .local_weights import first_line
 from .thinking import OPEN
 
 
 class ChatText:
     """A model's tokenizer and chat template, safe to use from any thread."""
 
-    def __init__(self, name: str, tokenizer: Any, ends: frozenset[int]) -> None:  # noqa: ANN401
-        """ends: the ids of the tokens that end a reply."""
-        self.ends = ends
+    def __init__(self, name: str, tokenizer: Any, *configs: Any) -> None:  # noqa: ANN401
+        """configs: the model's, whose `eos_token_id` is one id or a list; None is skipped."""
+        ends = {tokenizer.eos_token_id}
+        for config in configs:
+            end = getattr(config, "eos_token_id", None)
+            ends.update(end if isinstance(end, list) else [end])
+        self.ends = frozenset(ends - {None})
+        """The ids of the tokens that end a reply."""
         self._name = name
         self._tokenizer = tokenizer
-        self._lock = Lock()  # a tokenizer that is told how to treat special tokens is written to
+        self._lock = Lock()  # changing how a tokenizer treats special tokens writes to it
         controls = {str(token): token for token in tokenizer.added_tokens_decoder.values() if token.special}
         self._controls = {token: tokenizer.convert_tokens_to_ids(token) for token in controls}
         self._strips_left = {token for token, how in controls.items() if how.lstrip}
@@ -37,15 +41,15 @@ class ChatText:
         mark = "\ue000"
         chat: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": mark}]
         after = self._render(chat, add_generation_prompt=False).rpartition(mark)[2]
-        found = [self._controls[piece] for piece in self._control.split(after) if piece in self._controls]
-        ends = [token for token in found if token in self.ends] or [self._tokenizer.eos_token_id]
+        controls = [self._controls[piece] for piece in self._control.split(after) if piece in self._controls]
+        ends = [token for token in controls if token in self.ends] or [self._tokenizer.eos_token_id]
         return [token for token in ends[:1] if token is not None]
 
     def prompt(self, messages: Sequence[Message], *, thinking: bool) -> tuple[list[int], bool]:
-        """The ids of a chat up to where the reply begins, and whether it begins inside a thought.
+        """The ids of a chat up to the beginning of the reply, and whether the reply begins inside a thought.
 
-        Whatever stands in a message is text. A control token can only be where the template put it: the characters that
-        one could begin or end with are swapped for stand-ins in the messages until the template's own are cut out.
+        Messages are plain text: only the template can place control tokens. The first and last characters of control
+        tokens are replaced by stand-ins in the messages until the template's own control tokens have been cut out.
         """
         edges = {edge for token in self._controls if token for edge in (token[0], token[-1])}
         written = "".join(message["content"] for message in messages)
@@ -62,7 +66,7 @@ class ChatText:
                 return self._ids(whole, split_special_tokens=False), starts_thinking
         ids: list[int] = []
         for i, piece in enumerate(pieces):
-            if i % 2:  # what the pattern matched stands at the odd places
+            if i % 2:  # the pattern's matches are at the odd indices
                 ids.append(self._controls[piece])
                 continue
             text = piece.lstrip() if i and pieces[i - 1] in self._strips_right else piece
@@ -71,24 +75,24 @@ class ChatText:
         return ids, starts_thinking
 
     def plain(self, text: str) -> list[int]:
-        """The ids of a text in which nothing is a control token."""
+        """The ids of a text, read without control tokens."""
         with self._lock:
             return self._ids(text, split_special_tokens=True)
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ids, control tokens left out."""
+        """The text of ids, without control tokens."""
         with self._lock:
             text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             return text
 
     def pieces(self, ids: list[int]) -> list[str]:
-        """The text of each id; together they are the text of all. A letter spread over several is the last one's."""
+        """The text of each id; joined, they are the whole text. A character made of several ids belongs to the last."""
         pieces: list[str] = []
-        start = end = 0  # ids[start:end] were told last: what they are followed by can depend on them
+        start = end = 0  # ids[start:end] are decoded again: the text of the next ids can depend on them
         for i in range(len(ids)):
-            told, text = self.decode(ids[start:end]), self.decode(ids[start : i + 1])
-            if len(text) > len(told) and (not text.endswith("\ufffd") or i + 1 == len(ids)):
-                pieces.append(text[len(told) :])
+            known, text = self.decode(ids[start:end]), self.decode(ids[start : i + 1])
+            if len(text) > len(known) and (not text.endswith("\ufffd") or i + 1 == len(ids)):
+                pieces.append(text[len(known) :])
                 start, end = end, i + 1
             else:
                 pieces.append("")
@@ -102,7 +106,7 @@ class ChatText:
 
     def _render(self, messages: Sequence[Message], **how: bool) -> str:
         if self._tokenizer.chat_template is None:
-            raise UserFault(f"The model {self._name} has no chat template: use one that was trained to chat.")
+            raise UserFault(f"The model {self._name} has no chat template: use a model that was trained to chat.")
         try:
             text: str = self._tokenizer.apply_chat_template(list(messages), tokenize=False, **how)
         except TemplateError as fault:
@@ -110,8 +114,3 @@ class ChatText:
                 f"The chat template of {self._name} refuses these messages: {first_line(fault)}."
             ) from fault
         return text
-
-
-def first_line(fault: BaseException) -> str:
-    """What a fault says, without a final full stop; its kind if it says nothing."""
-    return (str(fault) or type(fault).__name__).partition("\n")[0].rstrip(".: ")

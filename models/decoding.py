@@ -1,6 +1,4 @@
-"""The weights at work: samples of many requests that grow together on one cache of keys and values."""
-
-from __future__ import annotations
+"""Batched decoding with transformers: samples of many requests grow together on one cache of keys and values."""
 
 import random
 from collections.abc import Sequence
@@ -14,38 +12,38 @@ from transformers import DynamicCache
 
 from ..errors import ContextOverflow
 from .chat_text import ChatText
-from .completing import completion
-from .generation import Layers, Request, Row
+from .generation import Layers, Request, Sample
 from .hidden_states import HiddenStates
 from .interfaces import Completion, Introspection, Reply, Sampling, Tokens
+from .postprocess import completion
 from .prefix_cache import PrefixCache
-from .thinking import CLOSE, OPEN
+from .thinking import CLOSE, OPEN, first_stop
 
 MOST_ROWS = {"cpu": 16, "cuda": 64}
-"""The most samples that run together, unless told otherwise."""
+"""The default for the most samples that run together."""
 CPU_CACHE_BYTES = 2 << 30
 CUDA_CACHE_SHARE = 0.5
-"""What keys and values may take: so much on a CPU, this share of what the weights left free on CUDA."""
+"""Memory for keys and values: these bytes on a CPU, this share of the memory beside the weights on CUDA."""
 PREFIX_SHARE = 0.25
-"""What of it is for the prompts that were read last."""
+"""The share of that memory for recently read prompts."""
 
 
 class Decoder:
-    """The weights, and the batch of samples that grow on them by a token each at every step (see `batching.Batch`).
+    """A model and the batch of samples that grow by a token each at every step (see `batching.Batch`).
 
-    The rows' keys and values lie in one cache, padded on the left to the longest. A prompt is read from where it first
-    differs from those read lately. A sample whose hidden state is wanted stays for one step more, which reads its last
-    token.
+    The keys and values of all samples are in one cache, padded on the left. The beginning that a prompt shares with a
+    recently read prompt is not read again. A sample whose hidden state is requested stays for one more step, in which
+    the model reads the sample's last token.
     """
 
     def __init__(self, name: str, model: Any, text: ChatText, most_rows: int | None) -> None:  # noqa: ANN401
-        """name: for messages; model: of transformers; most_rows: the most samples that run together."""
+        """name: for messages; model: a transformers model; most_rows: the most samples that run together."""
         self.text = text
         self.states = HiddenStates(name, model)
         self.window: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._name = name
         self._model = model
-        self._rows: list[Row] = []
+        self._rows: list[Sample] = []
         self._requests: list[Request] = []
         self._cache = DynamicCache()
         on_cuda = model.device.type == "cuda"
@@ -57,17 +55,17 @@ class Decoder:
         self._prefixes = PrefixCache(PREFIX_SHARE * most_bytes)
 
     def join(self, request: Request) -> bool:
-        """Read the prompt, draw the first token of every sample, and let as many run on as there is room for."""
+        """Read the prompt, draw each sample's first token, and let as many samples run as there is room for."""
         if not request.prompt:
             self._prepare(request)
         running = [row.request for row in self._rows]
-        longest = max(len(one.prompt) + one.most_tokens for one in (request, *running))
+        longest = max(len(each.prompt) + each.most_tokens for each in (request, *running))
         room = self._affordable(longest) - len(running)
         if room < 1 and running:
             return False
         if not request.rows:
             request.prefix, logits = self._read(request.prompt)
-            request.rows = [Row(request, self._source(request.sampling.seed, i)) for i in range(request.samples)]
+            request.rows = [Sample(request, self._source(request.sampling.seed, i)) for i in range(request.samples)]
             self._requests.append(request)
             self._grow(request.rows, logits.expand(request.samples, -1))
             request.waiting = [row for row in request.rows if not row.done]
@@ -78,7 +76,7 @@ class Decoder:
         return not request.waiting
 
     def step(self) -> list[tuple[Request, Reply | Introspection]]:
-        """Read every running row's newest token and draw the next one, if it was not the last."""
+        """Read each running sample's newest token and draw its next token, unless that was the last."""
         if self._rows:
             positions = [row.position for row in self._rows]
             ending = {i: row.request.layer for i, row in enumerate(self._rows) if row.finish and row.request.layer}
@@ -99,7 +97,7 @@ class Decoder:
         return [(request, self._result(request)) for request in done]
 
     def leave(self, requests: Sequence[Request]) -> None:
-        """Take requests out."""
+        """Remove requests."""
         self._requests = [request for request in self._requests if request not in requests]
         self._keep([row for row in self._rows if row.request not in requests])
 
@@ -114,7 +112,7 @@ class Decoder:
         first = logits.log_softmax(-1).tolist()
         while waiting:
             longest = len(replies[waiting[-1]])
-            # the logits of a row, as the model gives them and in float32
+            # each row holds its logits twice: as the model gives them, and in float32
             rows = self._affordable(len(prompt) + longest, 8 * longest * len(first))
             group, waiting = waiting[-rows:], waiting[:-rows]
             for i, rest in zip(group, self._score_rest(prefix, [replies[i] for i in group]), strict=True):
@@ -125,7 +123,7 @@ class Decoder:
         width = max(map(len, replies)) - 1
         if width == 0:
             return [[] for _ in replies]
-        # padded on the right, where no real token looks: the causal mask is all that is needed
+        # padding on the right needs no mask: no real token attends to later tokens
         padded = self._tensor([reply + [0] * (width + 1 - len(reply)) for reply in replies])
         logits = self._forward(padded[:, :-1], _cache_of(_repeat(prefix, len(replies))))
         logprobs = logits.gather(-1, padded[:, 1:, None])[..., 0] - logits.logsumexp(-1)
@@ -146,11 +144,11 @@ class Decoder:
             )
 
     def _affordable(self, tokens: int, more_bytes: int = 0) -> int:
-        """How many rows of so many tokens, each with so many bytes beside its cache, may run together: at least 1."""
+        """How many samples of this length may run together, each with this memory beside its cache: at least 1."""
         return max(1, min(self._most_rows, int(self._cache_bytes // (self._token_bytes * tokens + more_bytes))))
 
-    def _grow(self, rows: list[Row], logits: Tensor) -> None:
-        """Give each row the token that its sampling draws from its logits, and see whether that finishes it."""
+    def _grow(self, rows: list[Sample], logits: Tensor) -> None:
+        """Draw the next token of each row from its logits, and see whether that finishes the row."""
         drawn = draw(logits, [row.request.sampling for row in rows], [row.source for row in rows])
         totals = logits.logsumexp(-1)
         logprobs = (logits.gather(-1, drawn[:, None])[:, 0] - totals).tolist()
@@ -163,23 +161,23 @@ class Decoder:
             elif len(row.ids) >= row.request.most_tokens:
                 row.finish = "length"
 
-    def _has_stopped(self, row: Row) -> bool:
+    def _has_stopped(self, row: Sample) -> bool:
         stop = row.request.sampling.stop
         if not stop:
             return False
-        # a stop string that the newest token completes lies within its last few tokens; to decode all of them at every
-        # step would take ever longer
+        # the stop string that the newest token completes lies within the last tokens; decoding all tokens at every step
+        # would take quadratic time
         tail = self.text.decode(row.ids[-4 - max(len(text.encode()) for text in stop) :])
         return any(text in tail for text in stop) and self._stop(row.request, self.text.decode(row.ids)) is not None
 
     def _stop(self, request: Request, text: str) -> int | None:
-        """Where the first stop string begins; one inside a thought that was asked for is none."""
+        """Where the first stop string begins; stop strings inside a requested thought do not count."""
         start = 0
         if request.sampling.thinking and (request.starts_thinking or text.lstrip().startswith(OPEN)):
             start = text.find(CLOSE)
             if start < 0:
                 return None
-        return min((found for stop in request.sampling.stop if (found := text.find(stop, start)) >= 0), default=None)
+        return first_stop(text, request.sampling.stop, start)
 
     def _result(self, request: Request) -> Reply | Introspection:
         written = sum(len(row.ids) for row in request.rows)
@@ -192,7 +190,7 @@ class Decoder:
         energies = tuple(sum(row.energies) / len(row.energies) for row in request.rows) * copies
         return Introspection(reply, states.cpu().numpy().astype(np.float32), request.layer, energies)
 
-    def _completion(self, row: Row) -> Completion:
+    def _completion(self, row: Sample) -> Completion:
         request = row.request
         return completion(
             self.text,
@@ -204,7 +202,7 @@ class Decoder:
         )
 
     def _read(self, prompt: list[int]) -> tuple[Layers, Tensor]:
-        """Keys and values of a prompt, one row, and the logits [vocabulary] of the token after it."""
+        """Read a prompt: its keys and values, and the logits [vocabulary] of the next token."""
         known, layers = self._prefixes.longest(prompt)
         cache = _cache_of(layers)
         logits = self._forward([prompt[known:]], cache, logits_to_keep=1)
@@ -213,29 +211,29 @@ class Decoder:
         return layers, logits[0, -1]
 
     def _forward(self, ids: list[list[int]] | Tensor, cache: DynamicCache, **more: object) -> Tensor:
-        """Read tokens that follow the cached ones, and cache them: float32 logits [rows, tokens, vocabulary]."""
+        """Read and cache tokens that follow the cached ones: float32 logits [rows, tokens, vocabulary]."""
         with torch.inference_mode():
             ids = self._tensor(ids) if isinstance(ids, list) else ids
             logits: Tensor = self._model(input_ids=ids, past_key_values=cache, use_cache=True, **more).logits
             return logits.float()
 
     def _unpadded(self, lengths: list[int]) -> Tensor | None:
-        """What the next token of each row may look at, [rows, longest + 1]: the row's own, and itself."""
+        """The attention mask of each row's next token, [rows, longest + 1]: the row's own tokens and itself."""
         longest = max(lengths)
         if min(lengths) == longest:
             return None
         padding = longest - self._tensor(lengths)
         return (torch.arange(longest + 1, device=padding.device) >= padding[:, None]).long()
 
-    def _add(self, rows: list[Row], prefix: Layers) -> None:
-        """Let rows run that all stand at the end of one prefix."""
+    def _add(self, rows: list[Sample], prefix: Layers) -> None:
+        """Let new rows run after one prefix."""
         if rows:
             new = _repeat(prefix, len(rows))
             self._cache = _cache_of([*map(_stack, _layers(self._cache), new)] if self._rows else new)
             self._rows = self._rows + rows
 
-    def _keep(self, rows: list[Row]) -> None:
-        """Let only these rows run on, and cut off the padding that none of them needs."""
+    def _keep(self, rows: list[Sample]) -> None:
+        """Keep only these rows running, and cut the padding that none of them needs."""
         if not rows:
             self._cache = DynamicCache()
         elif len(rows) < len(self._rows):
@@ -245,7 +243,7 @@ class Decoder:
         self._rows = rows
 
     def _source(self, seed: int | None, sample: int) -> torch.Generator:
-        """A random source for one sample of a request."""
+        """The random source of one sample of a request."""
         numbers = random.Random(None if seed is None else f"{seed}/{sample}")  # noqa: S311 - no secret
         return torch.Generator(self._model.device).manual_seed(numbers.getrandbits(32))
 
@@ -256,19 +254,19 @@ class Decoder:
 def draw(logits: Tensor, samplings: Sequence[Sampling], sources: Sequence[torch.Generator]) -> Tensor:
     """Draw a token from each row of float32 logits [rows, vocabulary] with its own sampling and source: ids [rows].
 
-    A row of temperature 0 takes the likeliest. The others race: of exponential variables with the tokens' probabilities
-    as rates, the smallest is each token's with just its probability. Noise in the logits only decides a photo finish,
-    where with one number and the cumulative probabilities it would move the borders of the whole vocabulary.
+    A row of temperature 0 takes the likeliest token. Other rows race exponential variables that have the tokens'
+    probabilities as rates: each token comes first with exactly its probability. So float noise in the logits changes a
+    draw only in a near tie; with a uniform number and cumulative probabilities it would shift every token's boundary.
     """
     drawn = logits.argmax(-1)
     hot = [i for i, sampling in enumerate(samplings) if sampling.temperature > 0]
     if hot:
-        chosen = [samplings[i] for i in hot]
+        sampled = [samplings[i] for i in hot]
         column = partial(torch.tensor, dtype=torch.float32, device=logits.device)
-        scaled = logits[hot] / column([[sampling.temperature] for sampling in chosen])
-        if any(sampling.top_k or sampling.top_p < 1 for sampling in chosen):
-            top_k = column([[sampling.top_k or scaled.shape[-1]] for sampling in chosen])
-            top_p = column([[sampling.top_p] for sampling in chosen])
+        scaled = logits[hot] / column([[sampling.temperature] for sampling in sampled])
+        if any(sampling.top_k or sampling.top_p < 1 for sampling in sampled):
+            top_k = column([[sampling.top_k or scaled.shape[-1]] for sampling in sampled])
+            top_p = column([[sampling.top_p] for sampling in sampled])
             scaled = _cut(scaled, top_k, top_p)
         times = torch.empty_like(scaled)
         for row, i in zip(times, hot, strict=True):
@@ -278,7 +276,7 @@ def draw(logits: Tensor, samplings: Sequence[Sampling], sources: Sequence[torch.
 
 
 def _cut(scaled: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Leave only the k likeliest tokens, and of these the fewest that hold a share p of their probability."""
+    """Top-k, then top-p: keep the k likeliest tokens, and of these the fewest with probability p together."""
     ranked, order = scaled.sort(dim=-1, descending=True, stable=True)
     ranked = ranked.masked_fill(torch.arange(scaled.shape[-1], device=scaled.device) >= top_k, -torch.inf)
     shares = ranked.softmax(-1)
@@ -303,7 +301,7 @@ def _repeat(layers: Layers, rows: int) -> Layers:
 
 
 def _stack(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """One layer's rows above another's, the shorter ones padded on the left."""
+    """The rows of one layer above those of another, padded on the left to one length."""
     width = max(old[0].shape[2], new[0].shape[2])
     pad = torch.nn.functional.pad
     keys, values = (

@@ -1,6 +1,4 @@
-"""A cache in one SQLite file, shared by every process of the machine; whatever befalls it, work goes on without it."""
-
-from __future__ import annotations
+"""A cache of bytes in one SQLite file, shared by every process of the machine."""
 
 import logging
 import os
@@ -8,8 +6,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -19,47 +16,64 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 BUSY_S = 30.0
-"""How long to wait for another process that is writing."""
+"""Seconds to wait for another process that is writing."""
+
+PAGE = 16384
+"""Bytes in a page of the file: a vector of 1.5 KB and more fits into one."""
+
+VERSION = 2
+
+_TABLE = """
+DROP TABLE IF EXISTS encoders; DROP TABLE IF EXISTS vectors;
+DROP TABLE IF EXISTS judgements; DROP TABLE IF EXISTS calls;
+CREATE TABLE IF NOT EXISTS entries (owner BLOB NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
+                                    PRIMARY KEY (owner, key));
+"""
+"""The four dropped tables are those of version 1."""
 
 _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What a cache file holds.
-
-    what: its name in warnings; tables: SQL that makes them where they are missing; version: a file of another one is
-    left alone; page: bytes in a page of the file, so large that a row does not spill over.
-    """
-
-    what: str
-    tables: str
-    version: int
-    page: int
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 class DiskCache:
-    """A cache file, made when first needed, used by one thread at a time; a corrupt one is replaced.
+    """Values by owner and key. The owner identifies the source of the values, such as an encoder.
 
-    What cannot be used is done without, with one warning. All of it blocks: call it in a thread.
+    The file and its folder are made at the first use. A failing cache never stops the work: a file that cannot be used
+    is ignored with one warning, and a corrupt one is renamed and a new one begun. Every method blocks: call it in a
+    thread. Any number of threads and forked children may use one `DiskCache`.
     """
 
-    def __init__(self, path: Path, layout: Layout) -> None:
-        """path: the file; its folder is made too."""
+    def __init__(self, path: Path, name: str) -> None:
+        """name: what warnings call the cache."""
         self._path = path
-        self._layout = layout
+        self._name = name
         self._readable = self._writable = True
         self._warned = False
-        self._database = _Database(path, layout)
+        self._reset()
 
-    def read(self, work: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """What `work` reads, or `otherwise` if the file cannot be used."""
-        return self._use(work, otherwise, writing=False) if self._readable else otherwise
+    def read(self, owner: bytes, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The values of those keys that the cache holds."""
 
-    def write(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Have `work` write, in a transaction, if the file can be written."""
+        def select(database: sqlite3.Connection) -> dict[bytes, bytes]:
+            statement = "SELECT value FROM entries WHERE owner = ? AND key = ?"
+            rows = ((key, database.execute(statement, (owner, key)).fetchone()) for key in keys)
+            return {key: row[0] for key, row in rows if row is not None}
 
+        return self._use(select, {}, writing=False) if self._readable else {}
+
+    def write(self, owner: bytes, values: Mapping[bytes, bytes]) -> None:
+        """Add values, or replace those that are there."""
+        rows = [(owner, key, value) for key, value in values.items()]
+        self._change(lambda database: database.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows))
+
+    def forget(self, owner: bytes, why: str) -> None:
+        """Delete all values of an owner, with a warning that says why."""
+        self._warn(why)
+        self._change(lambda database: database.execute("DELETE FROM entries WHERE owner = ?", (owner,)))
+        # if the deletion failed, the old values must not be read again
+        self._readable = self._readable and self._writable
+
+    def _change(self, work: Callable[[sqlite3.Connection], object]) -> None:
         def in_transaction(database: sqlite3.Connection) -> None:
             with database:
                 work(database)
@@ -67,53 +81,29 @@ class DiskCache:
         if self._readable and self._writable:
             self._use(in_transaction, None, writing=True)
 
-    def forget(self, work: Callable[[sqlite3.Connection], None], why: str) -> None:
-        """Have `work` delete what must not be read again, with a warning that says why."""
-        self._warn(why)
-        self.write(work)
-        # should that have failed, what is old must not come back
-        self._readable = self._readable and self._writable
-
     def _use(self, work: Callable[[sqlite3.Connection], T], otherwise: T, *, writing: bool) -> T:
+        """Run `work` on the file, again on a new file if it is corrupt; return `otherwise` if it cannot be used."""
+        if self._process != os.getpid():
+            self._reset()
         try:
-            return self._database.use(work)
+            with self._lock:
+                try:
+                    return work(self._opened())
+                except sqlite3.DatabaseError as error:
+                    if _code(error) not in _CORRUPT:
+                        raise
+                    self._move_aside(error)
+                    return work(self._opened())
         except (sqlite3.Error, OSError) as error:
-            if _kind(error) not in _PASSING:
+            if _code(error) not in _BUSY:
                 # a full or read-only disk can still be read from
                 self._writable = False
                 self._readable = self._readable and writing
             self._warn(f"cannot be {'written' if writing else 'used'} ({error}); going on without it")
             return otherwise
 
-    def _warn(self, what: str) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning("The %s %s %s.", self._layout.what, self._path, what)
-
-
-class _Database:
-    """The file, opened when first used, by one thread at a time; a corrupt one is replaced."""
-
-    def __init__(self, path: Path, layout: Layout) -> None:
-        self._path = path
-        self._layout = layout
-        self._forked()
-
-    def use(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on the open file, and once more on a new one if it turns out to be corrupt."""
-        if self._process != os.getpid():
-            self._forked()
-        with self._lock:
-            try:
-                return work(self._opened())
-            except sqlite3.DatabaseError as error:
-                if _kind(error) not in _CORRUPT:
-                    raise
-                self._move_aside(error)
-                return work(self._opened())
-
-    def _forked(self) -> None:
-        # SQLite's connections must not be used, nor even closed, in a forked child
+    def _reset(self) -> None:
+        # a forked child must neither use nor close its parent's connection
         self._process, self._lock = os.getpid(), threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
@@ -124,7 +114,7 @@ class _Database:
             connection = sqlite3.connect(self._path, timeout=BUSY_S, check_same_thread=False)
             try:
                 self._inode = _inode(self._path)
-                _prepare_in_turn(connection, self._layout)
+                _prepare_when_free(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -137,43 +127,43 @@ class _Database:
             self._connection.close()
             self._connection = None
         if _inode(self._path) != self._inode:
-            return  # another process has done it and begun a new one
+            return  # another process has moved it and begun a new one
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         aside = self._path.with_name(f"{self._path.name}.corrupt-{stamp}")
         self._path.replace(aside)
         for suffix in ("-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-        logger.warning(
-            "The %s %s is corrupt (%s); it is now %s, and a new one is begun.",
-            self._layout.what,
-            self._path,
-            error,
-            aside.name,
-        )
+        message = "The %s %s is corrupt (%s); it is now %s, and a new one is begun."
+        logger.warning(message, self._name, self._path, error, aside.name)
+
+    def _warn(self, problem: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("The %s %s %s.", self._name, self._path, problem)
 
 
-def _prepare_in_turn(connection: sqlite3.Connection, layout: Layout) -> None:
-    # switching to WAL does not wait for another process that is making the same new file, whatever the timeout
+def _prepare_when_free(connection: sqlite3.Connection) -> None:
+    # SQLite's timeout does not cover the switch to WAL while another process makes the same new file
     until = time.monotonic() + BUSY_S
     while True:
         try:
-            return _prepare(connection, layout)
+            return _prepare(connection)
         except sqlite3.OperationalError as error:
-            if _kind(error) not in _PASSING or time.monotonic() > until:
+            if _code(error) not in _BUSY or time.monotonic() > until:
                 raise
             connection.rollback()
             time.sleep(0.02)
 
 
-def _prepare(connection: sqlite3.Connection, layout: Layout) -> None:
+def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == 0:
-        connection.execute(f"PRAGMA page_size = {layout.page}")
+    if version < VERSION:
+        connection.execute(f"PRAGMA page_size = {PAGE}")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(f"BEGIN IMMEDIATE; {layout.tables} PRAGMA user_version = {layout.version}; COMMIT;")
-    elif version != layout.version:
-        raise sqlite3.OperationalError(f"it is of version {version}, not {layout.version}")
+        connection.executescript(f"BEGIN IMMEDIATE; {_TABLE} PRAGMA user_version = {VERSION}; COMMIT;")
+    elif version > VERSION:
+        raise sqlite3.OperationalError(f"it has version {version}, not {VERSION}")
 
 
 def _close(connection: sqlite3.Connection, process: int) -> None:
@@ -181,7 +171,7 @@ def _close(connection: sqlite3.Connection, process: int) -> None:
         connection.close()
 
 
-def _kind(error: Exception) -> int | None:
+def _code(error: Exception) -> int | None:
     """SQLite's primary result code."""
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

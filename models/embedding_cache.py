@@ -1,56 +1,35 @@
-"""Embeddings that were computed once, kept on disk and shared by every process of the machine."""
-
-from __future__ import annotations
+"""Embeddings kept on disk, shared by every process of the machine."""
 
 import asyncio
 import hashlib
-import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from .disk_cache import DiskCache, Layout
+from .disk_cache import DiskCache
 from .interfaces import Encoder, Vectors
 
-SLICE = 1024
-"""Missing texts that are embedded before their vectors are written, so that an interrupted run keeps what it has."""
+BATCH = 1024
+"""New texts embedded before their vectors are written: an interrupted run keeps them."""
 
-LOOKUP = 500
-"""Keys in one SELECT."""
 
-PAGE = 16384
-"""Bytes in a page of the file: a vector takes 1.5 KB and more, and must not spill over."""
-
-_LAYOUT = Layout(
-    what="embedding cache",
-    tables="""
-CREATE TABLE IF NOT EXISTS encoders (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, dimension INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS vectors (
-    encoder INTEGER NOT NULL, query INTEGER NOT NULL, text BLOB NOT NULL, vector BLOB NOT NULL,
-    PRIMARY KEY (encoder, query, text)
-);
-""",
-    version=1,
-    page=PAGE,
-)
+LENGTH = b"length"
+"""The key of the length of an encoder's vectors, in bytes."""
 
 
 class CachedEncoder:
-    """An encoder with a cache on disk: a text is embedded once for each side, by whichever process needs it first.
+    """An encoder with a cache on disk: each text is embedded once per side, by the first process that needs it.
 
-    A cache that cannot be used is done without, with one warning.
+    Without a usable cache it embeds every text; see `DiskCache`.
     """
 
     def __init__(self, encoder: Encoder, path: Path) -> None:
-        """path: the cache file; it is made when first needed and may be shared by several encoders."""
+        """path: the cache file, made when first needed; several encoders may share it."""
         self._encoder = encoder
-        self._cache = DiskCache(path, _LAYOUT)
-
-    @property
-    def name(self) -> str:
-        """See `Encoder.name`."""
-        return self._encoder.name
+        self.name = encoder.name
+        self._owner = _digest(encoder.name)
+        self._cache = DiskCache(path, "embedding cache")
 
     async def dimension(self) -> int:
         """See `Encoder.dimension`."""
@@ -65,87 +44,44 @@ class CachedEncoder:
         return await self._encoder.token_counter()
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        """See `Encoder.embed`; only texts that are not in the cache are embedded."""
+        """See `Encoder.embed`; only texts that the cache lacks are embedded."""
         if not texts:
             return await self._encoder.embed(texts, query=query)
-        keys = await asyncio.to_thread(_keys, texts)
-        known, dimension = await asyncio.to_thread(self._read, list(dict.fromkeys(keys)), query)
-        await self._fill(known, dimension, dict(zip(keys, texts, strict=True)), query)
-        return await asyncio.to_thread(_assemble, keys, known)
+        side = b"query" if query else b"passage"
+        keys = await asyncio.to_thread(lambda: [side + _digest(text) for text in texts])
+        vectors = await asyncio.to_thread(self._read, keys)
+        await self._embed_missing(vectors, dict(zip(keys, texts, strict=True)), query)
+        return await asyncio.to_thread(_stacked, [vectors[key] for key in keys])
 
-    async def _fill(
-        self, known: dict[bytes, bytes], dimension: int | None, texts: dict[bytes, str], query: bool
-    ) -> None:
-        """Embed what is not known, write it, and add it to `known`; dimension: the length of the cached vectors."""
-        missing = [key for key in texts if key not in known]
-        for start in range(0, len(missing), SLICE):
-            some = missing[start : start + SLICE]
-            fresh = await self._encoder.embed([texts[key] for key in some], query=query)
-            if known and fresh.shape[1] != dimension:
-                # another model under the same name: what the cache holds is the old one's
-                await asyncio.to_thread(self._forget)
-                known.clear()
-                return await self._fill(known, None, texts, query)
-            dimension = fresh.shape[1]
-            blobs = {key: row.tobytes() for key, row in zip(some, fresh.astype("<f4", copy=False), strict=True)}
-            await asyncio.to_thread(self._write, blobs, query, dimension)
-            known |= blobs
+    def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The cached vectors and their length; vectors of another length are left out."""
+        entries = self._cache.read(self._owner, [LENGTH, *dict.fromkeys(keys)])
+        length = entries.get(LENGTH)
+        return {key: value for key, value in entries.items() if key == LENGTH or b"%d" % len(value) == length}
+
+    async def _embed_missing(self, vectors: dict[bytes, bytes], texts: dict[bytes, str], query: bool) -> None:
+        """Add the vectors of all other texts to `vectors` and to the cache."""
+        missing = [key for key in texts if key not in vectors]
+        for start in range(0, len(missing), BATCH):
+            batch = missing[start : start + BATCH]
+            rows = (await self._encoder.embed([texts[key] for key in batch], query=query)).astype("<f4", copy=False)
+            new = {key: row.tobytes() for key, row in zip(batch, rows, strict=True)}
+            new[LENGTH] = b"%d" % len(new[batch[0]])
+            if vectors.get(LENGTH, new[LENGTH]) != new[LENGTH]:
+                # another model has the name now: the cached vectors are the old model's
+                why = "holds vectors of another length under the same encoder name; they are computed again"
+                await asyncio.to_thread(self._cache.forget, self._owner, why)
+                vectors.clear()
+                return await self._embed_missing(vectors, texts, query)
+            await asyncio.to_thread(self._cache.write, self._owner, new)
+            vectors |= new
         return None
 
-    def _read(self, keys: list[bytes], query: bool) -> tuple[dict[bytes, bytes], int | None]:
-        """The cached vectors of these keys, and the length of this encoder's vectors where it is known."""
 
-        def read(database: sqlite3.Connection) -> tuple[dict[bytes, bytes], int | None]:
-            row = database.execute("SELECT id, dimension FROM encoders WHERE name = ?", (self.name,)).fetchone()
-            if row is None:
-                return {}, None
-            encoder, dimension = row
-            found: dict[bytes, bytes] = {}
-            for start in range(0, len(keys), LOOKUP):
-                some = keys[start : start + LOOKUP]
-                marks = ",".join("?" * len(some))
-                found.update(
-                    database.execute(
-                        f"SELECT text, vector FROM vectors WHERE encoder = ? AND query = ? AND text IN ({marks})",  # noqa: S608 - only question marks
-                        (encoder, query, *some),
-                    )
-                )
-            return {k: v for k, v in found.items() if isinstance(v, bytes) and len(v) == 4 * dimension}, dimension
-
-        nothing: tuple[dict[bytes, bytes], int | None] = ({}, None)
-        return self._cache.read(read, otherwise=nothing)
-
-    def _write(self, blobs: dict[bytes, bytes], query: bool, dimension: int) -> None:
-        def write(database: sqlite3.Connection) -> None:
-            (encoder,) = database.execute(
-                "INSERT INTO encoders (name, dimension) VALUES (?, ?) "
-                "ON CONFLICT (name) DO UPDATE SET dimension = excluded.dimension RETURNING id",
-                (self.name, dimension),
-            ).fetchone()
-            database.executemany(
-                "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",
-                [(encoder, query, key, blob) for key, blob in blobs.items()],
-            )
-
-        self._cache.write(write)
-
-    def _forget(self) -> None:
-        def forget(database: sqlite3.Connection) -> None:
-            database.execute(
-                "DELETE FROM vectors WHERE encoder = (SELECT id FROM encoders WHERE name = ?)", (self.name,)
-            )
-            database.execute("DELETE FROM encoders WHERE name = ?", (self.name,))
-
-        self._cache.forget(
-            forget, "holds vectors of another length under the same encoder name; they are computed anew"
-        )
+def _digest(text: str) -> bytes:
+    # a text that was read from a file may hold lone surrogates, which have no UTF-8
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def _keys(texts: Sequence[str]) -> list[bytes]:
-    # lone surrogates have no UTF-8 but may be in a text that was read from a file
-    return [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
-
-
-def _assemble(keys: list[bytes], known: dict[bytes, bytes]) -> Vectors:
-    flat = np.frombuffer(b"".join(known[key] for key in keys), dtype="<f4")
-    return flat.reshape(len(keys), -1).astype(np.float32)
+def _stacked(vectors: Sequence[bytes]) -> Vectors:
+    return np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), -1).astype(np.float32)

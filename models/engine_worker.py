@@ -1,6 +1,6 @@
-"""What runs inside vLLM's own worker processes: it keeps the hidden state of a prompt's last token, where one is asked.
+"""Runs inside vLLM's worker processes: keeps the hidden state of a prompt's last token for requests that ask for it.
 
-vLLM mixes `ReadsStates` into its worker (`worker_extension_cls`), and so each of its processes imports this file.
+vLLM mixes `ReadsStates` into its worker (`worker_extension_cls`), so each worker process imports this file.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 class ReadsStates:
-    """Three calls for vLLM's worker; the engine makes them by `collective_rpc`."""
+    """Two methods of vLLM's worker that the engine calls by `collective_rpc`."""
 
     model_runner: Any
 
     def dubito_layers(self) -> int:
-        """From now on keep the states that requests ask for; the number of layers found here, 0 if they are not."""
+        """Begin to keep the states that requests ask for; returns the number of layers, 0 if they are not found."""
         self._dubito_watch = _Watch(self.model_runner)
         return self._dubito_watch.layers
 
     def dubito_take(self, keys: list[str]) -> dict[str, bytes]:
-        """The states kept under these keys, as float32 of the machine's byte order; they are kept no longer."""
+        """Remove and return the states under these keys: float32 in the machine's byte order."""
         return self._dubito_watch.take(keys)
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """key: what to keep the state under; length: the prompt's, in tokens."""
+    """A request for a hidden state. key: to keep the state under; length: of the prompt in tokens."""
 
     key: str
     layer: int
@@ -45,7 +45,7 @@ class _Wanted:
 
 
 class _Watch:
-    """Sees every batch that the model runner runs, and reads the layers where a wanted prompt ends in it."""
+    """Watches every batch of the model runner and reads the layers for the prompts that end in it."""
 
     def __init__(self, runner: Any) -> None:  # noqa: ANN401 - V1's and V2's model runners have no class in common
         self._runner = runner
@@ -57,7 +57,7 @@ class _Watch:
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """The number of layers."""
         return len(self._sources)
 
     def take(self, keys: list[str]) -> dict[str, bytes]:
@@ -100,14 +100,14 @@ class _Watch:
         ]
 
     def _order(self) -> list[str]:
-        """In which order the requests' tokens lay in the batch that was just run."""
-        state = self._runner.execute_model_state  # of V2's runner, which makes a batch anew for every step
+        """The order of the requests' tokens in the batch that was just run."""
+        state = self._runner.execute_model_state  # V2's runner makes a new batch for every step
         batch = state.input_batch if hasattr(state, "input_batch") else self._runner.input_batch
         return list(batch.req_ids)
 
     @contextmanager
     def _seen(self, layers: set[int]) -> Iterator[dict[int, Tensor]]:
-        """What each of these layers says of every token that is read meanwhile, [tokens, d]."""
+        """Record the output of each of these layers for every token read meanwhile, [tokens, d]."""
         seen: dict[int, Tensor] = {}
         hooks = [
             source.register_forward_hook(lambda _, __, output, layer=layer: seen.update({layer: _hidden(output)}))
@@ -122,7 +122,7 @@ class _Watch:
 
 
 def _hidden(output: Any) -> Tensor:  # noqa: ANN401
-    """A copy, as the next layer writes over its input. Most layers leave it to the next one to add the residual."""
+    """A copy, because the next layer overwrites its input; most layers leave adding the residual to the next."""
     if isinstance(output, torch.Tensor):
         return output.clone()
     hidden: Tensor = output[0]
@@ -131,9 +131,9 @@ def _hidden(output: Any) -> Tensor:  # noqa: ANN401
 
 
 def _sources(runner: Any) -> list[Module | None]:  # noqa: ANN401
-    """Where transformers' `hidden_states[1]` to `hidden_states[L]` come out; None where that is another process.
+    """The modules whose outputs are transformers' `hidden_states[1]` to `[L]`; None for those in another process.
 
-    What transformers calls the last layer's is what the final norm makes of it, which is what the whole model gives.
+    For transformers the last layer's hidden state is the output of the final norm, which is the whole model's output.
     """
     whole = runner.get_model()
     model = whole.get_language_model() if hasattr(whole, "get_language_model") else whole

@@ -1,26 +1,28 @@
-"""What a `complete` or `introspect` call is while its samples grow in this process."""
+"""A `complete` or `introspect` call while its samples grow in this process, and checks that backends share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import UserFault
-from .interfaces import Message, Sampling
+from .interfaces import Message, Sampling, Tokens
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 Layers = list[tuple["Tensor", "Tensor"]]
-"""The keys and the values of each layer, [rows, heads, tokens, head size]."""
+"""The keys and values of each layer, [samples, heads, tokens, head size]."""
 
 
 @dataclass(eq=False)
 class Request:
-    """A call: what was asked, and how far it has come.
+    """A call and its progress.
 
-    layer: None for `complete`; for `introspect`, whose hidden states are wanted.
+    layer: None for `complete`; for `introspect`, the layer whose hidden states to return. most_tokens: of a sample.
+    waiting: the samples that have not joined the batch. prefix: the prompt's keys and values, for those.
     """
 
     messages: tuple[Message, ...]
@@ -29,22 +31,22 @@ class Request:
     prompt: list[int] = field(default_factory=list)
     starts_thinking: bool = False
     most_tokens: int = 0
-    rows: list[Row] = field(default_factory=list)
-    waiting: list[Row] = field(default_factory=list)
+    rows: list[Sample] = field(default_factory=list)
+    waiting: list[Sample] = field(default_factory=list)
     prefix: Layers = field(default_factory=list)
 
     @property
     def samples(self) -> int:
-        """How many rows it takes: greedy continuations are all equal, so that one stands for all."""
+        """The number of samples to draw: greedy continuations are equal, so one is drawn for all."""
         return self.sampling.n if self.sampling.temperature > 0 else 1
 
 
 @dataclass(eq=False)
-class Row:
-    """One sample of a request while it grows.
+class Sample:
+    """A continuation of a request while it grows.
 
-    energies: of each token, -logsumexp of the logits that it was drawn from. finish: None until the last token is
-    drawn. state: [d] float32, the hidden state of the last token, once that has been read too.
+    energies: for each token -logsumexp of the logits it was drawn from. finish: None until the last token is drawn.
+    state: [d] float32, the hidden state of the last token, once the model has read that token.
     """
 
     request: Request
@@ -57,17 +59,46 @@ class Row:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to draw or to read."""
+        """Whether nothing is left to draw or to read."""
         return self.finish is not None and (self.request.layer is None or self.state is not None)
 
     @property
     def position(self) -> int:
-        """Where its newest token stands: what is before it, the cache holds."""
+        """The index of the newest token; the cache holds the tokens before it."""
         return len(self.request.prompt) + len(self.ids) - 1
 
 
+@dataclass(frozen=True)
+class SampledTokens:
+    """A sampled continuation: its token ids, their log-probabilities, and whether the length limit ended it."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    at_limit: bool = False
+
+
+def tokens_read(prompt: Sequence[int], replies: Iterable[Sequence[int]]) -> Tokens:
+    """The cost of scoring replies to one prompt."""
+    return Tokens(prompt=len(prompt) + sum(map(len, replies)))
+
+
+def layer_to_read(name: str, layers: int, layer: int | None) -> int:
+    """The layer to read, 1 to `layers`; None is the middle layer. `UserFault` if the model has no such layer."""
+    if layer is None:
+        return max(1, layers // 2)
+    if not 1 <= layer <= layers:
+        raise UserFault(f"{name} has {layers} layers: choose one from 1 to {layers}, not {layer}.")
+    return layer
+
+
+def check_options(options: Sequence[str]) -> None:
+    """`UserFault` unless there are at least two options and all differ."""
+    if len(options) < 2 or len(set(options)) < len(options):
+        raise UserFault(f"A choice needs at least two different options, not {list(options)}.")
+
+
 def check_sampling(sampling: Sampling) -> None:
-    """`UserFault` for settings that no continuation can be drawn with."""
+    """`UserFault` for impossible sampling settings."""
     if sampling.n < 1 or sampling.max_tokens < 1:
         raise UserFault(f"n and max_tokens must be 1 or more, not {sampling.n} and {sampling.max_tokens}.")
     if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < 0:

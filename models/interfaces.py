@@ -1,4 +1,4 @@
-"""What a graph asks of a model, whatever runs it: three verbs for a chat LLM, one each for an encoder and a judge."""
+"""The interfaces of chat models, encoders and entailment judges, and the records they return."""
 
 from __future__ import annotations
 
@@ -9,42 +9,23 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..state.capability import Capability
-from ..state.messages import Message
-
-__all__ = [
-    "LABELS",
-    "Capability",
-    "ChatModel",
-    "Choice",
-    "Completion",
-    "Encoder",
-    "Introspection",
-    "Judge",
-    "Judgements",
-    "Message",
-    "Reply",
-    "Sampling",
-    "Scores",
-    "Token",
-    "Tokens",
-    "Vectors",
-]
+from ..state.capability import Capability as Capability  # noqa: PLC0414 - exported again
+from ..state.messages import Message as Message  # noqa: PLC0414
 
 Vectors = NDArray[np.float32]
 
 Judgements = NDArray[np.float64]
 
 LABELS = ("entailment", "neutral", "contradiction")
-"""What a judge says of a pair; the columns of `Judgements`."""
+"""The labels of a pair; the columns of `Judgements`."""
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How to continue a prompt.
 
-    temperature 0 is greedy; top_k 0 keeps every token; `logprobs` asks for each token's log-probability under the
-    model (before temperature, top-p and top-k); `thinking` lets a reasoning model think before it answers.
+    temperature: 0 is greedy; top_k: 0 keeps every token; logprobs: return each token's log-probability under the model
+    (before temperature, top-p and top-k); thinking: let a reasoning model think before it answers.
     """
 
     n: int = 1
@@ -77,15 +58,19 @@ class Completion:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens read and written by one call."""
+    """Tokens read (prompt) and written (completion)."""
 
     prompt: int = 0
     completion: int = 0
 
+    def __add__(self, other: Tokens) -> Tokens:
+        """The sum of both."""
+        return Tokens(self.prompt + other.prompt, self.completion + other.completion)
+
 
 @dataclass(frozen=True)
 class Reply:
-    """The n continuations of one `complete` call, in the order the model gave them."""
+    """The n continuations of one `complete` call, in the model's order."""
 
     completions: tuple[Completion, ...]
     tokens: Tokens
@@ -105,13 +90,13 @@ class Choice:
 
     @property
     def best(self) -> str:
-        """The most probable option; the first listed one of equals."""
+        """The most probable option; among equals the first listed."""
         return max(self.probabilities, key=lambda option: self.probabilities[option])
 
 
 @dataclass(frozen=True)
 class Scores:
-    """For each given continuation its tokens with their log-probabilities, in the caller's order."""
+    """The tokens of each given continuation with their log-probabilities, in the caller's order."""
 
     continuations: tuple[tuple[Token, ...], ...]
     tokens: Tokens
@@ -119,19 +104,21 @@ class Scores:
     @property
     def means(self) -> list[float]:
         """Mean log-probability per token of each continuation, in nats (0 for an empty one)."""
-        return [sum(t.logprob for t in c) / len(c) if c else 0.0 for c in self.continuations]
+        return [
+            sum(token.logprob for token in tokens) / len(tokens) if tokens else 0.0 for tokens in self.continuations
+        ]
 
 
 @dataclass(frozen=True)
 class Introspection:
-    """n sampled continuations and what the model's own states say where each of them ends (SeaKR, section 3.4).
+    """n sampled continuations with the model's hidden state at the end of each (SeaKR, section 3.4).
 
-    reply: as `complete` gives it, with log-probabilities; greedy continuations are equal.
-    states: [n, d] float32, in the order of the continuations: the hidden state of each one's last token, which is the
-    last that was generated, whatever ended it: the end-of-turn token, the one that completed a stop string, or the one
-    at the length limit. An empty continuation has a row too, that of its end-of-turn token.
-    layer: whose output they are, 1 to L; the middle one is L // 2.
-    energies: [n], the mean over a continuation's tokens of -logsumexp(logits), nats; None where the logits are unknown.
+    reply: as `complete` returns it, with log-probabilities; greedy continuations are equal.
+    states: [n, d] float32, in the order of the continuations: the hidden state of the last token that was generated.
+    That is the end-of-turn token, the token that completed a stop string, or the token at the length limit; an empty
+    continuation has the state of its end-of-turn token.
+    layer: the layer of these states, 1 to L; the middle layer is L // 2.
+    energies: [n], the mean of -logsumexp(logits) over a continuation's tokens, nats; None if the logits are unknown.
     """
 
     reply: Reply
@@ -141,15 +128,15 @@ class Introspection:
 
     @property
     def tokens(self) -> Tokens:
-        """What it cost."""
+        """Tokens read and written."""
         return self.reply.tokens
 
 
 class ChatModel(Protocol):
-    """A chat LLM. Every verb is async; what blocks runs in a thread of the backend's own.
+    """A chat LLM. Every method is async; blocking work runs in the backend's own threads.
 
-    All verbs raise `ContextOverflow` for a prompt that does not fit, `ModelFault` for what a retry may mend,
-    `UserFault` for what it will not (unknown model, refused key), `CapabilityMissing` for what this backend cannot do.
+    All methods raise `ContextOverflow` if the prompt does not fit, `ModelFault` if a retry may help, `UserFault` if it
+    cannot (unknown model, refused key) and `CapabilityMissing` if the backend lacks the method.
     """
 
     @property
@@ -159,7 +146,7 @@ class ChatModel(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What it can do beyond plain completion."""
+        """The model's capabilities beyond plain completion."""
         ...
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
@@ -167,25 +154,25 @@ class ChatModel(Protocol):
         ...
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
-        """Choose among at least two distinct options; raises `ContractFault` where a parsed reply names none."""
+        """Choose among two or more different options; `ContractFault` if a reply that must name one names none."""
         ...
 
     async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
-        """Score given assistant replies to one chat; the shared prompt is read once where the backend can."""
+        """Log-probabilities of given assistant replies to one chat; most backends read the shared prompt once."""
         ...
 
     async def introspect(
         self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
     ) -> Introspection:
-        """Continue a chat n times and read the hidden states at `layer`; None stands for the middle one, L // 2."""
+        """Continue a chat n times and read the hidden states at `layer`; None is the middle layer, L // 2."""
         ...
 
     async def window(self) -> int | None:
-        """The context window in tokens, prompt and reply together; None if the backend does not tell."""
+        """The context window in tokens, prompt and reply together; None if unknown."""
         ...
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """The number of tokens of each text; an upper estimate where the backend has no tokenizer at hand."""
+        """The number of tokens of each text; an upper estimate if the backend has no tokenizer."""
         ...
 
 
@@ -198,19 +185,19 @@ class Encoder(Protocol):
         ...
 
     async def dimension(self) -> int:
-        """The length d of its vectors."""
+        """The length d of the vectors."""
         ...
 
     async def max_tokens(self) -> int | None:
-        """The longest text it reads whole, in tokens; None if unknown."""
+        """The longest text that is not truncated, in tokens; None if unknown."""
         ...
 
     async def token_counter(self) -> Callable[[str], int] | None:
-        """Counts a text's tokens, special ones left out, in any thread; None if it has no tokenizer at hand."""
+        """A function that counts a text's tokens without special tokens, in any thread; None without a tokenizer."""
         ...
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        """Texts → [n, d] float32, L2-normalised. `query` selects the encoder's query side where it has two."""
+        """Texts → [n, d] float32, L2-normalised. query: use the query side of an encoder that has two."""
         ...
 
 
@@ -225,6 +212,6 @@ class Judge(Protocol):
     async def judge(self, question: str, pairs: Sequence[tuple[str, str]]) -> Judgements:
         """Does the first answer to the question entail the second? n ordered pairs → [n, 3] label probabilities.
 
-        Columns as `LABELS`, rows summing to 1; a row is NaN where the judge could not say.
+        Columns as `LABELS`; rows sum to 1, or are NaN where the judge could not say.
         """
         ...

@@ -1,12 +1,9 @@
-"""Judgements that were made once: remembered by the process, and on disk where the judge will always say the same."""
-
-from __future__ import annotations
+"""Judgements kept in memory, and on disk for judges that always give the same answer."""
 
 import asyncio
 import hashlib
 import math
 import os
-import sqlite3
 import struct
 import threading
 from collections import OrderedDict
@@ -16,206 +13,170 @@ from pathlib import Path
 
 import numpy as np
 
-from .disk_cache import DiskCache, Layout
+from ..concurrency import gather_or_cancel
+from .disk_cache import DiskCache
 from .interfaces import Judge, Judgements
 
-Row = tuple[float, float, float]
+Probabilities = tuple[float, float, float]
+"""Of entailment, neutral and contradiction; NaN where the judge could not say."""
+
+Judged = dict[bytes, Probabilities]
+"""Probabilities by pair key."""
+
 Pair = tuple[str, str]
-Claims = dict[bytes, Future[Row | None]]
-"""What somebody is judging: its row in the end, or None if it is left to others."""
+
+Claims = dict[bytes, Future[Probabilities | None]]
+"""Pairs under judgement: the future holds the probabilities, or None if the caller gave up and others must judge."""
 
 REMEMBERED = 100_000
-"""Judgements that a process keeps; some 40 MB."""
+"""Judgements that a process keeps in memory, about 40 MB."""
 
-LOOKUP = 500
-"""Keys in one SELECT."""
-
-_ROW = struct.Struct("<3d")
-
-_LAYOUT = Layout(
-    what="judgement cache",
-    tables="CREATE TABLE IF NOT EXISTS judgements (pair BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID;",
-    version=1,
-    page=4096,
-)
+_PACKING = struct.Struct("<3d")
 
 
 class JudgementStore:
-    """The judgements of one judge in a cache file that several share. All of it blocks: call it in a thread."""
+    """The judgements of one judge, in a cache file that several judges may share. It blocks: call it in a thread."""
 
     def __init__(self, path: Path, identity: Callable[[], str | None]) -> None:
-        """identity: names the judge's weights so that others have another; None as long as there is none to name."""
-        self._cache = DiskCache(path, _LAYOUT)
+        """identity: identifies the judge's weights; None as long as they cannot be identified, so nothing is stored."""
+        self._cache = DiskCache(path, "judgement cache")
         self._identity = identity
 
-    def read(self, keys: Iterable[bytes]) -> dict[bytes, Row]:
-        """The judgements that are stored under these keys."""
+    def read(self, keys: Iterable[bytes]) -> Judged:
+        """The stored judgements of these pairs."""
         if (identity := self._identity()) is None:
             return {}
-        names = {_digest(identity.encode(), key): key for key in keys}
+        stored = self._cache.read(hashlib.sha256(identity.encode()).digest(), keys).items()
+        return _finite({key: _PACKING.unpack(value) for key, value in stored if len(value) == _PACKING.size})
 
-        def read(database: sqlite3.Connection) -> dict[bytes, Row]:
-            found: dict[bytes, Row] = {}
-            listed = list(names)
-            for start in range(0, len(listed), LOOKUP):
-                some = listed[start : start + LOOKUP]
-                marks = ",".join("?" * len(some))
-                rows = database.execute(f"SELECT pair, row FROM judgements WHERE pair IN ({marks})", some)  # noqa: S608 - only question marks
-                found.update({names[name]: row for name, blob in rows if (row := _unpacked(blob)) is not None})
-            return found
-
-        return self._cache.read(read, otherwise={})
-
-    def write(self, rows: Mapping[bytes, Row]) -> None:
-        """Store judgements; those it could not make are left out."""
-        if (identity := self._identity()) is None:
-            return
-        blobs = [(_digest(identity.encode(), key), _ROW.pack(*row)) for key, row in rows.items() if _said(row)]
-        self._cache.write(lambda database: _insert(database, blobs))
+    def write(self, judgements: Judged) -> None:
+        """Store judgements, except those that the judge could not make (NaN)."""
+        if (identity := self._identity()) is not None:
+            values = {key: _PACKING.pack(*row) for key, row in _finite(judgements).items()}
+            self._cache.write(hashlib.sha256(identity.encode()).digest(), values)
 
 
 class RememberingJudge:
-    """A judge that is asked about a pair once: by the first caller, for whom others who want to know it wait.
+    """A judge that judges each pair once, for the first caller; later callers wait for that judgement.
 
-    It serves callers in any number of event loops and threads. What the judge could not say (NaN) is not remembered.
+    Callers may be in any number of event loops and threads. Judgements of NaN are not remembered.
     """
 
     def __init__(self, judge: Judge, group: int, store: JudgementStore | None = None) -> None:
-        """group: how many pairs to put to the judge in one call; the groups of a call are judged concurrently.
+        """group: pairs in one call of the judge; the groups of a `judge` call are judged concurrently.
 
-        Finished groups are remembered even if another one fails or the caller gives up.
+        Finished groups are remembered even if another group fails or the caller is cancelled.
         """
         self._judge = judge
+        self.name = judge.name
         self._group = group
         self._store = store
-        self._forked()
-
-    @property
-    def name(self) -> str:
-        """See `Judge.name`."""
-        return self._judge.name
+        self._reset()
 
     async def judge(self, question: str, pairs: Sequence[Pair]) -> Judgements:
         """See `Judge.judge`."""
         keys = [pair_key(question, *pair) for pair in pairs]
-        wanted = dict(zip(keys, pairs, strict=True))
-        rows: dict[bytes, Row] = {}
-        while left := [key for key in wanted if key not in rows]:
-            known, mine, others = self._claim(left)
-            rows |= known
-            rows |= await self._judge_claimed(question, {key: wanted[key] for key in mine}, mine)
-            for key, judged in others.items():
-                if (row := await asyncio.wrap_future(judged)) is not None:
-                    rows[key] = row
-        return np.array([rows[key] for key in keys], dtype=np.float64).reshape(-1, 3)
+        pair_of = dict(zip(keys, pairs, strict=True))
+        judged: Judged = {}
+        while missing := [key for key in pair_of if key not in judged]:
+            remembered, mine, others = self._claim(missing)
+            judged |= remembered
+            judged |= await self._judge_claimed(question, {key: pair_of[key] for key in mine}, mine)
+            for key, future in others.items():
+                if (probabilities := await asyncio.wrap_future(future)) is not None:
+                    judged[key] = probabilities
+        return np.array([judged[key] for key in keys], dtype=np.float64).reshape(-1, 3)
 
-    def _forked(self) -> None:
-        # a forked child has none of the threads that judge, nor perhaps an open lock
+    def _reset(self) -> None:
+        # a forked child has none of the threads that judge, and its copy of the lock may be held for ever
         self._process, self._lock = os.getpid(), threading.Lock()
-        self._remembered: OrderedDict[bytes, Row] = OrderedDict()
+        self._remembered: OrderedDict[bytes, Probabilities] = OrderedDict()
         self._under_way: Claims = {}
 
-    def _claim(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Row], Claims, Claims]:
-        """Divide keys into those that are known, those for the caller to judge, and those that others are judging."""
+    def _claim(self, keys: Sequence[bytes]) -> tuple[Judged, Claims, Claims]:
+        """Divide keys into those remembered, those for the caller to judge, and those that others are judging."""
         if self._process != os.getpid():
-            self._forked()
-        known: dict[bytes, Row] = {}
+            self._reset()
+        remembered: Judged = {}
         mine: Claims = {}
         others: Claims = {}
         with self._lock:
             for key in keys:
                 if key in self._remembered:
                     self._remembered.move_to_end(key)
-                    known[key] = self._remembered[key]
+                    remembered[key] = self._remembered[key]
                 elif key in self._under_way:
                     others[key] = self._under_way[key]
                 else:
                     mine[key] = self._under_way[key] = Future()
-                    # as running, so that one who waits and gives up does not cancel it for the others
+                    # marked as running: a waiting caller that is cancelled must not cancel it for the others
                     mine[key].set_running_or_notify_cancel()
-        return known, mine, others
+        return remembered, mine, others
 
-    async def _judge_claimed(self, question: str, pairs: Mapping[bytes, Pair], claims: Claims) -> dict[bytes, Row]:
+    async def _judge_claimed(self, question: str, pairs: Mapping[bytes, Pair], claims: Claims) -> Judged:
         if not pairs:
             return {}
-        tasks: list[asyncio.Task[dict[bytes, Row]]] = []
         try:
-            rows = await asyncio.to_thread(self._store.read, pairs) if self._store else {}
-            self._settle(rows, claims)
-            missing = [key for key in pairs if key not in rows]
-            for start in range(0, len(missing), self._group):
-                group = {key: pairs[key] for key in missing[start : start + self._group]}
-                tasks.append(asyncio.create_task(self._judge_group(question, group, claims)))
-            for judged in await asyncio.gather(*tasks):
-                rows |= judged
+            judged = await asyncio.to_thread(self._store.read, pairs) if self._store else {}
+            self._settle(judged, claims)
+            missing = [key for key in pairs if key not in judged]
+            groups = [missing[start : start + self._group] for start in range(0, len(missing), self._group)]
+            for part in await gather_or_cancel(
+                self._judge_group(question, {key: pairs[key] for key in group}, claims) for group in groups
+            ):
+                judged |= part
         finally:
-            # after a fault, or if the caller gives up, nobody waits for the rest; others judge it themselves
-            for task in tasks:
-                task.cancel()
+            # after a failure or a cancellation, callers that wait for the other pairs judge them themselves
             self._release(list(claims), claims, None)
-        return rows
+        return judged
 
-    async def _judge_group(self, question: str, group: Mapping[bytes, Pair], claims: Claims) -> dict[bytes, Row]:
+    async def _judge_group(self, question: str, group: Mapping[bytes, Pair], claims: Claims) -> Judged:
         try:
-            judged = await self._judge.judge(question, list(group.values()))
+            rows = await self._judge.judge(question, list(group.values()))
         except Exception as fault:
             self._release(list(group), claims, fault)
             raise
-        rows: dict[bytes, Row] = {key: (a, b, c) for key, (a, b, c) in zip(group, judged.tolist(), strict=True)}
-        self._settle(rows, claims)
+        judged: Judged = {key: (a, b, c) for key, (a, b, c) in zip(group, rows.tolist(), strict=True)}
+        self._settle(judged, claims)
         if self._store:
-            await asyncio.to_thread(self._store.write, rows)
-        return rows
+            await asyncio.to_thread(self._store.write, judged)
+        return judged
 
-    def _settle(self, rows: Mapping[bytes, Row], claims: Claims) -> None:
-        """Remember rows, and give them to those who wait."""
+    def _settle(self, judged: Judged, claims: Claims) -> None:
+        """Remember judgements and hand them to the callers that wait for them."""
         with self._lock:
-            self._remembered.update((key, row) for key, row in rows.items() if _said(row))
+            self._remembered.update(_finite(judged))
             while len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
-            settled = self._taken(rows, claims)
+            settled = self._close(judged, claims)
         for key, future in settled.items():
-            future.set_result(rows[key])
+            future.set_result(judged[key])
 
     def _release(self, keys: Sequence[bytes], claims: Claims, fault: Exception | None) -> None:
-        """Give up claims; those who wait get the fault or, without one, have to judge the pair themselves."""
+        """Give up claims. Callers that wait get the fault; without a fault they judge the pairs themselves."""
         with self._lock:
-            released = self._taken(keys, claims)
+            released = self._close(keys, claims)
         for future in released.values():
             if fault is None:
                 future.set_result(None)
             else:
                 future.set_exception(fault)
 
-    def _taken(self, keys: Iterable[bytes], claims: Claims) -> Claims:
-        """Those claims that are still open, each only once; the lock is held."""
-        taken = {key: claims.pop(key) for key in keys if key in claims}
-        for key in taken:
+    def _close(self, keys: Iterable[bytes], claims: Claims) -> Claims:
+        """Take the open claims on these keys out of `claims`; the caller holds the lock."""
+        closed = {key: claims.pop(key) for key in keys if key in claims}
+        for key in closed:
             self._under_way.pop(key, None)
-        return taken
+        return closed
 
 
 def pair_key(question: str, first: str, second: str) -> bytes:
-    """32 bytes that stand for an ordered pair of answers to a question."""
-    # lone surrogates have no UTF-8 but may be in a text that was read from a file
-    return _digest(*(text.encode("utf-8", "surrogatepass") for text in (question, first, second)))
+    """32 bytes that identify an ordered pair of answers to a question."""
+    # a text that was read from a file may hold lone surrogates, which have no UTF-8
+    texts = (text.encode("utf-8", "surrogatepass") for text in (question, first, second))
+    # a hash of hashes does not depend on where one text ends and the next begins
+    return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in texts)).digest()
 
 
-def _digest(*parts: bytes) -> bytes:
-    # of digests, so that nothing depends on where one part ends and the next begins
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
-
-
-def _insert(database: sqlite3.Connection, blobs: Sequence[tuple[bytes, bytes]]) -> None:
-    database.executemany("INSERT OR REPLACE INTO judgements VALUES (?, ?)", blobs)
-
-
-def _said(row: Row) -> bool:
-    return all(map(math.isfinite, row))
-
-
-def _unpacked(blob: object) -> Row | None:
-    if not isinstance(blob, bytes) or len(blob) != _ROW.size:
-        return None
-    a, b, c = _ROW.unpack(blob)
-    return (a, b, c) if _said((a, b, c)) else None
+def _finite(judged: Mapping[bytes, Sequence[float]]) -> Judged:
+    return {key: (a, b, c) for key, (a, b, c) in judged.items() if math.isfinite(a + b + c)}

@@ -1,23 +1,21 @@
 """Any LangChain chat model as a `ChatModel`."""
 
-from __future__ import annotations
-
-import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
+from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing
-from .asking import ask_and_parse
+from .choose_by_prompt import ask_and_parse
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Tokens
 from .provider_faults import provider_fault
-from .thinking import strip_thinking
+from .thinking import first_stop, strip_thinking
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +26,13 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "top_k": ("top_k",),
     "seed": ("seed",),
 }
-"""For each setting the names of the fields that LangChain's chat models keep it in."""
+"""The names of each setting's field in LangChain's chat models."""
 
 _COMMON = frozenset({"temperature", "max_tokens"})
-"""Settings that are also passed with a call to a model without such a field, if its `**kwargs` take what comes."""
+"""Settings that are passed with the call to a model without such a field, if the call takes any keyword."""
 
 _CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
-"""What providers call a reply that was cut by the limit."""
+"""Finish reasons of replies that were cut at the length limit."""
 
 _ROLES: Mapping[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
 
@@ -42,54 +40,34 @@ _ROLES: Mapping[str, type[BaseMessage]] = {"system": SystemMessage, "user": Huma
 class LangChainChat:
     """A LangChain chat model: it completes, and chooses by naming an option; it cannot score.
 
-    Of a `Sampling`, `stop` is LangChain's own; temperature, max_tokens, top_p, top_k and seed reach the model where it
-    has a field for them or names them among its call's arguments (the first two also where a call takes anything). What
-    does not reach it is warned of once, and the model's own setting stands. LangChain has no common switch for
-    `thinking`; thoughts are left out of the text.
+    `stop` is passed to LangChain. temperature, max_tokens, top_p, top_k and seed are passed if the model has a field or
+    a call argument for them (the first two also if the call takes any keyword). For every other setting one warning is
+    given, and the model's own setting holds. LangChain has no common switch for `thinking`; thoughts are removed.
     """
 
     def __init__(self, model: BaseChatModel, name: str | None = None) -> None:
-        """name: what it is called in messages and traces; by default its class and model."""
+        """name: for messages and traces; by default the class and the model."""
         self._model = model
-        self._name = name or _default_name(model)
+        self.name = name or _default_name(model)
         self._warned: set[str] = set()
 
     @property
-    def name(self) -> str:
-        """See `ChatModel.name`."""
-        return self._name
-
-    @property
     def capabilities(self) -> frozenset[Capability]:
-        """None: LangChain has no common interface to log-probabilities, and seeds bind nobody."""
+        """Empty: LangChain has no common interface to log-probabilities, and no provider must honour a seed."""
         return frozenset()
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
-        """See `ChatModel.complete`; n continuations are n calls at once, the i-th with the i-th seed from the given."""
+        """See `ChatModel.complete`; n continuations are n concurrent calls, call i with seed + i."""
         if sampling.logprobs:
             self._cannot("give log-probabilities")
         turns = [_ROLES[message["role"]](message["content"]) for message in messages]
         seeds = [None if sampling.seed is None else sampling.seed + i for i in range(sampling.n)]
-        calls = [asyncio.create_task(self._call(turns, sampling, seed)) for seed in seeds]
-        try:
-            parts = await asyncio.gather(*calls)
-        finally:
-            # after a fault the others' answers would be thrown away
-            for call in calls:
-                call.cancel()
-        return Reply(tuple(completion for completion, _ in parts), _sum(tokens for _, tokens in parts))
+        parts = await gather_or_cancel(self._call(turns, sampling, seed) for seed in seeds)
+        return Reply(tuple(completion for completion, _ in parts), sum((tokens for _, tokens in parts), Tokens()))
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
-        """See `ChatModel.choose`: the option that the reply names has probability 1."""
-        used: list[Tokens] = []
-
-        async def complete(asked: Sequence[Message], sampling: Sampling) -> Reply:
-            reply = await self.complete(asked, sampling)
-            used.append(reply.tokens)
-            return reply
-
-        chosen = await ask_and_parse(complete, messages, options)
-        return Choice({option: float(option == chosen) for option in options}, _sum(used))
+        """See `ChatModel.choose`; the option that the reply names has probability 1."""
+        return await ask_and_parse(self.complete, messages, options)
 
     async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
         """A LangChain chat model cannot score a given reply."""
@@ -102,14 +80,14 @@ class LangChainChat:
         self._cannot("show its hidden states")
 
     async def window(self) -> int | None:
-        """The longest prompt in the model's LangChain profile, where it has one."""
+        """The longest prompt according to the model's LangChain profile; None without a profile."""
         limit = _profile(self._model).get("max_input_tokens")
         return limit if isinstance(limit, int) else None
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """See `ChatModel.count`: an estimate, one token a digit and one for two bytes of anything else.
+        """See `ChatModel.count`; an estimate: one token per digit, and one per two other bytes.
 
-        LangChain's own counters read another model's tokenizer, fetched when first used.
+        LangChain's own counters use another model's tokenizer, downloaded at first use.
         """
         return [_estimate(text) for text in texts]
 
@@ -118,37 +96,38 @@ class LangChainChat:
         try:
             message = await model.ainvoke(turns, stop=list(sampling.stop) or None, **arguments)
         except Exception as error:
-            raise provider_fault(self._name, error) from error
-        # `text` joins the text blocks and leaves out reasoning and every other kind
+            raise provider_fault(self.name, error) from error
+        # `text` joins the text blocks only, not reasoning blocks
         text = strip_thinking(str(message.text))
-        whole, text = text, _until(text, sampling.stop)
-        cut = _was_cut(message.response_metadata) and text == whole
-        return Completion(text, "length" if cut else "stop"), _tokens(message)
+        # a model may ignore stop strings, or include them
+        stop = first_stop(text, sampling.stop)
+        cut = stop is None and _was_cut(message.response_metadata)
+        return Completion(text[:stop], "length" if cut else "stop"), _tokens(message)
 
     def _configured(self, sampling: Sampling, seed: int | None) -> tuple[BaseChatModel, dict[str, Any]]:
-        wanted: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
+        settings: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
         if sampling.top_p != 1.0:
-            wanted["top_p"] = sampling.top_p
+            settings["top_p"] = sampling.top_p
         if sampling.top_k:
-            wanted["top_k"] = sampling.top_k
+            settings["top_k"] = sampling.top_k
         if seed is not None:
-            wanted["seed"] = seed
+            settings["seed"] = seed
         if _profile(self._model).get("temperature") is False:
             # such models refuse the parameter
-            del wanted["temperature"]
+            del settings["temperature"]
             self._warn_of("temperature")
         fields = type(self._model).model_fields
         named, anything = _call_arguments(self._model)
         update: dict[str, Any] = {}
         arguments: dict[str, Any] = {}
-        for setting, value in wanted.items():
+        for setting, value in settings.items():
             if field := next((field for field in _FIELDS[setting] if field in fields), None):
                 update[field] = value
             elif setting in named or (anything and setting in _COMMON):
                 arguments[setting] = value
             else:
                 self._warn_of(setting)
-        # LangChain's reply cache would give every sample of a prompt the same text
+        # LangChain's reply cache would return the same text for every sample
         if sampling.temperature > 0 and (self._model.cache or (self._model.cache is None and get_llm_cache())):
             update["cache"] = False
         return (self._model.model_copy(update=update) if update else self._model), arguments
@@ -156,18 +135,19 @@ class LangChainChat:
     def _warn_of(self, setting: str) -> None:
         if setting not in self._warned:
             self._warned.add(setting)
-            logger.warning("%s takes no %s from dubito; its own setting stands.", self._name, setting)
+            logger.warning("%s does not accept %s from dubito; its own setting holds.", self.name, setting)
 
-    def _cannot(self, what: str) -> NoReturn:
+    def _cannot(self, verb: str) -> NoReturn:
         raise CapabilityMissing(
-            f"{self._name} cannot {what}, as no LangChain chat model can; use a vllm:, hf:, gguf: or embedded model."
+            f"{self.name} cannot {verb}, as no LangChain chat model can; use a vllm:, hf:, gguf: or embedded model."
         )
 
 
 def _default_name(model: BaseChatModel) -> str:
-    called = next((v for v in (getattr(model, a, None) for a in ("model_name", "model")) if isinstance(v, str)), None)
+    names = (getattr(model, field, None) for field in ("model_name", "model"))
+    name = next((name for name in names if isinstance(name, str)), None)
     kind = f"langchain:{type(model).__name__}"
-    return f"{kind}#{called}" if called else kind
+    return f"{kind}#{name}" if name else kind
 
 
 def _profile(model: BaseChatModel) -> Mapping[str, Any]:
@@ -182,13 +162,6 @@ def _call_arguments(model: BaseChatModel) -> tuple[set[str], bool]:
     return set(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _until(text: str, stops: Iterable[str]) -> str:
-    """The text before the first stop string: a model may ignore them, or leave the one it met in place."""
-    for stop in stops:
-        text = text.partition(stop)[0] if stop else text
-    return text
-
-
 def _was_cut(metadata: Mapping[str, Any]) -> bool:
     incomplete = metadata.get("incomplete_details")
     reasons = [metadata.get(key) for key in ("finish_reason", "stop_reason", "done_reason")]
@@ -199,11 +172,6 @@ def _was_cut(metadata: Mapping[str, Any]) -> bool:
 def _tokens(message: BaseMessage) -> Tokens:
     usage = getattr(message, "usage_metadata", None) or {}
     return Tokens(usage.get("input_tokens") or 0, usage.get("output_tokens") or 0)
-
-
-def _sum(parts: Iterable[Tokens]) -> Tokens:
-    parts = list(parts)
-    return Tokens(sum(p.prompt for p in parts), sum(p.completion for p in parts))
 
 
 def _estimate(text: str) -> int:

@@ -1,9 +1,8 @@
-"""One OpenAI-compatible server: its connections, its list of models, and its faults in our words."""
+"""An OpenAI-compatible server: connections, list of models, and faults as dubito's errors."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from urllib.parse import urlsplit
 
 from ..errors import ContextOverflow, DubitoError, ModelFault, UserFault
 from ..settings import settings
+from .interfaces import Tokens
+from .provider_faults import api_key
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -23,19 +24,19 @@ _NEEDED = re.compile(r"(?:at least )?\d+")
 
 
 class Server:
-    """One base URL: its connections, its list of models, and its faults in our words."""
+    """One base URL: its connections, its list of models, and its faults as dubito's errors."""
 
     def __init__(self, base_url: str) -> None:
         """base_url: as in `http://127.0.0.1:8000/v1`; `UserFault` for anything else."""
         self.base_url = _checked(base_url)
         self.root = self.base_url.removesuffix("/v1")
         self._served: dict[str, int | None] | None = None
-        # A client's connections belong to the event loop they were opened in. They also keep that loop alive, so weak
-        # keys would never go: the clients of closed loops are dropped when another is opened.
+        # A client belongs to its event loop and keeps it alive, so weak keys would not help: the clients of closed
+        # loops are dropped when a new client is opened.
         self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
 
     async def served(self) -> dict[str, int | None]:
-        """The models on offer and the context window of each, where told; asked once."""
+        """The served models with their context windows (None if unknown); requested once."""
         if self._served is None:
             reply = await self._send("GET", "/models", {})
             with self.reading():
@@ -43,12 +44,12 @@ class Server:
         return self._served
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Send a request to a path under the base URL, or to a whole URL."""
+        """Send a request to a path under the base URL, or to a full URL."""
         return await self._send("POST", path, body)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turn what a malformed reply does to the code that reads it into a `ModelFault`."""
+        """Turn exceptions of code that reads a malformed reply into a `ModelFault`."""
         try:
             yield
         except DubitoError:
@@ -65,7 +66,7 @@ class Server:
         client = await self._client()
         from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415
 
-        # `from None`: the client's errors carry the request, and with it the key
+        # `from None`: the client's errors hold the request, and so the API key
         try:
             if method == "GET":
                 reply = await client.get(path, cast_to=object)
@@ -104,26 +105,26 @@ class Server:
 
     async def _not_found(self, path: str, body: dict[str, Any], message: str) -> DubitoError:
         if path == "/models":
-            return UserFault(f"{self.base_url} is no OpenAI-compatible API; most base URLs end in /v1.")
-        self._served = None  # the server may have been started anew with another model
+            return UserFault(f"{self.base_url} is not an OpenAI-compatible API; most base URLs end in /v1.")
+        self._served = None  # the server may have been restarted with another model
         try:
             served = await self.served()
         except DubitoError as fault:
             return fault
         if (model := body.get("model")) not in served:
             return UserFault(unknown_model(self.base_url, str(model), served))
-        return UserFault(f"{self.base_url} offers no {path} (HTTP 404): {message}.")
+        return UserFault(f"{self.base_url} has no {path} (HTTP 404): {message}.")
 
     def _overflow(self, details: Mapping[str, Any], message: str, model: str) -> str:
         limit, needed = details.get("n_ctx"), details.get("n_prompt_tokens")
-        if limit is None and (found := _WINDOW.search(message)):
-            limit = found.group(1) or found.group(2)
-            needed = more.group() if (more := _NEEDED.search(message, found.end())) else None
+        if limit is None and (match := _WINDOW.search(message)):
+            limit = match.group(1) or match.group(2)
+            needed = more.group() if (more := _NEEDED.search(message, match.end())) else None
         window = f"context window of {limit} tokens" if limit else "context window"
         size = f" ({needed} tokens)" if needed else ""
         return (
             f"The prompt and its reply{size} do not fit the {window} of {model} at {self.base_url}; use fewer or "
-            f"smaller chunks or a shorter reply, or serve the model with a larger window (vLLM: --max-model-len)."
+            f"smaller chunks or a shorter reply, or serve the model with a larger window (vLLM's max_model_len)."
         )
 
     async def _client(self) -> AsyncOpenAI:
@@ -136,7 +137,7 @@ class Server:
         return self._clients[loop]
 
     def _tidy(self, text: str) -> str:
-        """One short line without the key and without a final full stop."""
+        """One short line without the API key and without a final full stop."""
         key = _key()
         text = " ".join((text.replace(key, "***") if key else text).split())
         return (text if len(text) <= 300 else f"{text[:300]}...").rstrip(". ")
@@ -146,7 +147,7 @@ def _open(base_url: str) -> AsyncOpenAI:
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout  # noqa: PLC0415
 
     seconds = settings().timeout_s
-    # The package's own http client, dropped while another loop runs, closes its connections in that one and fails.
+    # openai's default client, garbage-collected in another loop, would close its connections in that loop and fail
     return AsyncOpenAI(
         base_url=base_url,
         api_key=_key() or "none",
@@ -157,10 +158,9 @@ def _open(base_url: str) -> AsyncOpenAI:
 
 
 def _key() -> str:
-    given = settings().api_key
-    key = (given.get_secret_value() if given else os.environ.get("OPENAI_API_KEY", "")).strip()
+    key = api_key()
     if not (key.isascii() and key.isprintable()):
-        raise UserFault("DUBITO_API_KEY (or OPENAI_API_KEY) holds characters that no key can have.")
+        raise UserFault("DUBITO_API_KEY (or OPENAI_API_KEY) has characters that a key cannot have.")
     return key
 
 
@@ -168,32 +168,38 @@ def _checked(base_url: str) -> str:
     url = base_url.strip().rstrip("/")
     try:
         parts = urlsplit(url)
-        good = parts.scheme in {"http", "https"} and (parts.hostname or "").encode("idna") and parts.port != 0
-        secret = parts.username is not None
+        is_valid = parts.scheme in {"http", "https"} and (parts.hostname or "").encode("idna") and parts.port != 0
+        has_secret = parts.username is not None
     except ValueError:  # UnicodeError is one
-        good = secret = False
-    if secret:
+        is_valid = has_secret = False
+    if has_secret:
         raise UserFault("A base URL must not hold a user name or password; put the key into DUBITO_API_KEY.")
-    if not good or parts.query or parts.fragment or any(c.isspace() or not c.isprintable() for c in url):
+    if not is_valid or parts.query or parts.fragment or any(c.isspace() or not c.isprintable() for c in url):
         raise UserFault(f"{base_url!r} is not the base URL of a server; write it as in http://127.0.0.1:8000/v1.")
     return url
 
 
 def listed(served: Iterable[str]) -> str:
-    """Model names for a sentence."""
+    """Model names for a message."""
     return ", ".join(sorted(served)) or "none"
 
 
 def unknown_model(base_url: str, model: str, served: Iterable[str]) -> str:
-    """The sentence for a model that is not served."""
+    """The message for a model that is not served."""
     return f"{base_url} does not serve the model {model}; it serves {listed(served)}."
 
 
+def usage(reply: Mapping[str, Any]) -> Tokens:
+    """The token counts in a reply; 0 where they are missing."""
+    counts = reply.get("usage") or {}
+    return Tokens(counts.get("prompt_tokens") or 0, counts.get("completion_tokens") or 0)
+
+
 def _message(body: object) -> str:
-    """The text of an error body, of whichever shape."""
+    """The text of an error body of any shape."""
     if isinstance(body, dict):
-        found = next((body[key] for key in ("message", "error", "detail") if body.get(key)), body)
-        return found if isinstance(found, str) else str(found)
+        text = next((body[key] for key in ("message", "error", "detail") if body.get(key)), body)
+        return text if isinstance(text, str) else str(text)
     return "" if body is None else str(body)
 
 
@@ -202,5 +208,5 @@ def _overflows(details: Mapping[str, Any], message: str, body: Mapping[str, Any]
         return True
     if {str(details.get("code")), str(details.get("type"))} & _OVERFLOW_CODES:
         return True
-    # what vLLM says when the prompt alone fills the window, because it first cuts max_tokens to the room that is left
+    # vLLM first cuts max_tokens to the free room; this is its message if the prompt alone fills the window
     return "max_tokens must be at least 1" in message and body.get("max_tokens", 0) >= 1

@@ -1,6 +1,4 @@
-"""From a reply's tokens and their alternatives to a probability for each of several options: arithmetic only."""
-
-from __future__ import annotations
+"""Option probabilities from the tokens of a reply and their alternatives."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,47 +10,47 @@ def option_masses(
 ) -> tuple[dict[str, float], dict[tuple[str, ...], float]]:
     """The probability that a reply's tokens and their alternatives give to each option, and to groups of options.
 
-    Follows the reply while its beginning is shared by several options. An alternative to one of its tokens that leaves
-    one option possible has its probability added to that; one that leaves several, to their group; one that ends a
-    complete option (an end mark, say), to that. The rest of the probability belongs to no option, or was not told, or
-    is that of a token without text, which vLLM gives for the first part of a character.
-    loose: letter case and the space around a reply do not matter.
+    The reply is followed as long as several options begin with it. The probability of an alternative token goes to the
+    option that it leaves possible, to the group of options if it leaves several, or to the complete option that it ends
+    (an end mark, say). The remaining probability belongs to no option, was not returned, or is that of a token without
+    text, which vLLM returns for the first part of a character.
+    loose: ignore case and surrounding white space.
     """
 
-    def fold(text: str) -> str:
-        return text.lstrip().casefold() if loose else text
+    def fold(part: str) -> str:
+        return part.lstrip().casefold() if loose else part
 
-    def trim(text: str) -> str:
-        return fold(text).rstrip() if loose else text
+    def trim(part: str) -> str:
+        return fold(part).rstrip() if loose else part
 
-    masses, reach, said, left = dict.fromkeys(options, 0.0), 1.0, "", options
+    masses, reach, text, left = dict.fromkeys(options, 0.0), 1.0, "", options
     shared: dict[tuple[str, ...], float] = {}
     for position in positions:
         alternatives = list(position.get("top_logprobs") or [])
         if all(a["token"] != position["token"] for a in alternatives):
             alternatives.append(position)
-        complete = [o for o in left if trim(o) == trim(said)]
+        complete = [o for o in left if trim(o) == trim(text)]
         followed = 0.0
         for alternative in alternatives:
-            text, probability = alternative["token"], reach * math.exp(alternative["logprob"])
-            begun = tuple(o for o in left if text and trim(o).startswith(fold(said + text)))
-            if len(begun) > 1 and text == position["token"]:
+            token, probability = alternative["token"], reach * math.exp(alternative["logprob"])
+            begun = tuple(o for o in left if token and trim(o).startswith(fold(text + token)))
+            if len(begun) > 1 and token == position["token"]:
                 followed = probability
             elif len(begun) > 1 and probability > 0:
                 shared[begun] = shared.get(begun, 0.0) + probability
-            elif owner := begun or (complete if text or loose else ()):
+            elif owner := begun or (complete if token or loose else ()):
                 masses[owner[0]] += probability
         if not followed:
             return masses, shared
-        reach, said = followed, said + position["token"]
-        left = [o for o in left if trim(o).startswith(fold(said))]
+        reach, text = followed, text + position["token"]
+        left = [o for o in left if trim(o).startswith(fold(text))]
     return masses, {**shared, tuple(left): reach}
 
 
 def told_apart(paths: Mapping[str, Sequence[int]], logs: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The probability of each option when decoding is confined to them: theirs share it at each token they differ in.
+    """The options' probabilities under confined decoding: at each token the possible options share probability 1.
 
-    paths: each option's token ids, the end mark last; logs: the log-probability of each of these.
+    paths: each option's token ids, end mark last; logs: their log-probabilities.
     """
     branches: dict[tuple[int, ...], dict[int, float]] = {}
     for option, path in paths.items():
@@ -68,6 +66,6 @@ def told_apart(paths: Mapping[str, Sequence[int]], logs: Mapping[str, Sequence[f
 
 
 def normalised(masses: Mapping[str, float]) -> dict[str, float]:
-    """The same masses, summing to 1."""
+    """The masses, scaled to sum to 1."""
     total = sum(masses.values())
     return {option: mass / total for option, mass in masses.items()}

@@ -1,6 +1,4 @@
-"""Keys and values of the prompts read last, so that what prompts have in common is read once."""
-
-from __future__ import annotations
+"""Keys and values of recent prompts: a beginning that prompts share is read once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,46 +19,46 @@ class _Prompt:
 
 
 class PrefixCache:
-    """The prompts read last, as far as their keys and values fit; those that were of no use for longest go first."""
+    """The keys and values of recent prompts, within a memory limit; the least recently used go first."""
 
     def __init__(self, most_bytes: float) -> None:
-        """most_bytes: what all keys and values together may take; 0 keeps none."""
+        """most_bytes: the limit for all keys and values; 0 keeps none."""
         self._most_bytes = most_bytes
         self._kept: list[_Prompt] = []
 
     @property
     def nbytes(self) -> int:
-        """What the keys and values take now."""
-        return sum(one.nbytes for one in self._kept)
+        """The memory of all keys and values."""
+        return sum(prompt.nbytes for prompt in self._kept)
 
     def longest(self, prompt: Sequence[int]) -> tuple[int, Layers]:
-        """The longest kept start of a prompt: its length, and its keys and values as views, one row.
+        """The longest kept beginning of a prompt: its length, and views of its keys and values (one row).
 
-        The last token is never part of it: reading that one gives the logits of the next.
+        It never includes the prompt's last token, which must be read for the logits of the next token.
         """
         ids = np.asarray(prompt[:-1], np.int64)
-        length, best = max(((_shared(one.ids, ids), i) for i, one in enumerate(self._kept)), default=(0, 0))
+        length, best = max(((_shared(kept.ids, ids), i) for i, kept in enumerate(self._kept)), default=(0, 0))
         if length == 0:
             return 0, []
-        found = self._kept.pop(best)
-        self._kept.append(found)
-        return length, [(keys[:, :, :length], values[:, :, :length]) for keys, values in found.layers]
+        used = self._kept.pop(best)
+        self._kept.append(used)
+        return length, [(keys[:, :, :length], values[:, :, :length]) for keys, values in used.layers]
 
     def keep(self, prompt: Sequence[int], layers: Layers) -> None:
-        """Keep what was read of a prompt, one row, which nobody may write to from now on."""
+        """Keep a prompt's keys and values (one row); they must not be changed afterwards."""
         nbytes = sum(part.nbytes for layer in layers for part in layer)
         if nbytes > self._most_bytes:
             return
         ids = np.asarray(prompt, np.int64)
-        # what begins this prompt is found in it
-        self._kept = [one for one in self._kept if _shared(one.ids, ids) < len(one.ids)]
+        # prompts that this one begins with are no longer needed
+        self._kept = [kept for kept in self._kept if _shared(kept.ids, ids) < len(kept.ids)]
         self._kept.append(_Prompt(ids, layers, nbytes))
         while self.nbytes > self._most_bytes:
             del self._kept[0]
 
 
-def _shared(one: Ids, other: Ids) -> int:
-    """How many tokens two prompts begin with in common."""
-    most = min(len(one), len(other))
-    differing = np.flatnonzero(one[:most] != other[:most])
+def _shared(first: Ids, second: Ids) -> int:
+    """The number of tokens in the common beginning of two prompts."""
+    most = min(len(first), len(second))
+    differing = np.flatnonzero(first[:most] != second[:most])
     return int(differing[0]) if len(differing) else most

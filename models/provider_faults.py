@@ -1,6 +1,4 @@
-"""Errors of any provider's client, told apart into the model's faults and the user's without importing the client."""
-
-from __future__ import annotations
+"""Errors of any provider's client, as `ModelFault` or `UserFault`, without importing the client."""
 
 import os
 
@@ -28,7 +26,7 @@ _LONGEST_REASON = 500
 
 
 def provider_fault(endpoint: str, error: Exception) -> DubitoError:
-    """Turn a client's error into ours: `ModelFault` for what a retry may mend, else `UserFault`.
+    """A client's error as dubito's: `ModelFault` if a retry may help, else `UserFault`.
 
     endpoint: the model's name or URL.
     """
@@ -43,27 +41,32 @@ def provider_fault(endpoint: str, error: Exception) -> DubitoError:
     return UserFault(f"{endpoint}: {type(error).__name__}: {reason}.")
 
 
+def api_key() -> str:
+    """The API key in the settings, else OPENAI_API_KEY; empty without either."""
+    key = settings().api_key
+    return (key.get_secret_value() if key else os.environ.get("OPENAI_API_KEY", "")).strip()
+
+
 def _is_transient(error: Exception, names: set[str]) -> bool:
     if getattr(error, "code", None) == "insufficient_quota" or "UnsupportedProtocol" in names:
         return False
     status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(status, int):
         return status in _TRANSIENT_STATUS or status >= 500
-    # LangChain's own classes say so themselves
+    # LangChain's own classes have this attribute
     if isinstance(retryable := getattr(error, "is_retryable", None), bool):
         return retryable
     return isinstance(error, TimeoutError | ConnectionError) or bool(names & _TRANSIENT_NAMES)
 
 
 def _reason(error: Exception) -> str:
-    """One line without a final full stop and without the key: the server's own message where there is one."""
+    """One line without a final full stop and without the API key; the server's own message if there is one."""
     body = getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
     text = message if isinstance(message, str) and message else str(error)
     line = " ".join(text.split()).rstrip(".") or type(error).__name__
     if error.__cause__ is not None and str(error.__cause__):
         line = f"{line} ({' '.join(str(error.__cause__).split())})"
-    given = settings().api_key
-    if key := given.get_secret_value() if given else os.environ.get("OPENAI_API_KEY"):
+    if key := api_key():
         line = line.replace(key, "***")
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"

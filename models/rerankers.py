@@ -1,8 +1,5 @@
-"""Re-rankers: a cross-encoder, the similarity of embeddings, or how likely the chat LLM finds the query."""
+"""Re-rankers: a cross-encoder, the similarity of embeddings, or the query's likelihood under the chat LLM."""
 
-from __future__ import annotations
-
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -10,22 +7,23 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing, UserFault
-from ..prompts import query_likelihood
-from .interfaces import ChatModel, Encoder
+from ..prompts import unparsed
+from .interfaces import ChatModel, Encoder, Scores
 
 RERANKER_NAMES = "embedded, cross:folder-or-hub-name, likelihood"
 
 LOWEST = float(np.finfo(np.float64).tiny)
 HIGHEST = float(np.nextafter(1.0, 0.0))
-"""The scores nearest to 0 and 1 that are given: those beyond are moved here."""
+"""The smallest and largest score; scores beyond are clipped to them."""
 
 Relevance = Callable[[str, list[str]], Awaitable[NDArray[np.float64]]]
-"""A backend: of a query and n ≥ 1 distinct texts, [n] numbers in [0, 1], or a hair beyond by rounding."""
+"""A backend: a query and n ≥ 1 different texts to scores [n] in [0, 1], up to rounding."""
 
 
 class Reranker(Protocol):
-    """Tells how relevant documents are to a query."""
+    """Scores documents for a query."""
 
     @property
     def name(self) -> str:
@@ -33,11 +31,11 @@ class Reranker(Protocol):
         ...
 
     async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """The relevance of each document to the query, in the caller's order, higher is better.
+        """The relevance of each document to the query, in the caller's order; higher is better.
 
-        texts: each document's title and text. Scores are finite and inside the open interval (0, 1), so that a factor
-        below 1 lowers every one of them; scores of different re-rankers are not comparable. Raises `UserFault` where
-        the model gives no numbers.
+        texts: each document's title and text. Scores are inside the open interval (0, 1), so that a factor below 1
+        lowers each of them. Scores of different re-rankers are not comparable. `UserFault` if the model's scores are
+        not finite.
         """
         ...
 
@@ -45,8 +43,8 @@ class Reranker(Protocol):
 def open_reranker(name: str, llm: ChatModel, encoder: Encoder) -> Reranker:
     """Open a re-ranker by name; weights are loaded at the first call.
 
-    llm, encoder: what `likelihood` and `embedded` score with. Raises `UserFault` for an unknown name, and
-    `CapabilityMissing` for `likelihood` with a chat model that cannot score given replies.
+    llm: for `likelihood`; encoder: for `embedded`. `UserFault` for an unknown name, `CapabilityMissing` for
+    `likelihood` with a chat model that cannot score given replies.
     """
     kind, _, rest = name.partition(":")
     if name == "embedded":
@@ -66,36 +64,31 @@ def open_reranker(name: str, llm: ChatModel, encoder: Encoder) -> Reranker:
 
 
 class BoundedReranker:
-    """A backend's numbers as a re-ranker's scores: each distinct text is scored once, inside (0, 1)."""
+    """A re-ranker over a backend: scores each different text once and clips scores into (0, 1)."""
 
     def __init__(self, name: str, relevance: Relevance) -> None:
-        """name: what it is called in messages; relevance: the backend."""
-        self._name = name
+        """name: for messages; relevance: the backend."""
+        self.name = name
         self._relevance = relevance
-
-    @property
-    def name(self) -> str:
-        """See `Reranker.name`."""
-        return self._name
 
     async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """See `Reranker.scores`."""
         if not texts:
             return []
         distinct = list(dict.fromkeys(texts))
-        found = await self._relevance(query, distinct)
-        if not np.isfinite(found).all():
+        scores = await self._relevance(query, distinct)
+        if not np.isfinite(scores).all():
             raise UserFault(
-                f"The re-ranker '{self._name}' gives no numbers for {np.sum(~np.isfinite(found))} of {len(distinct)} "
-                f"documents (NaN or infinite): its weights are broken, so choose another one of {RERANKER_NAMES}."
+                f"The re-ranker '{self.name}' gives no numbers for {np.sum(~np.isfinite(scores))} of {len(distinct)} "
+                f"documents (NaN or infinite), so its weights are broken: choose another of {RERANKER_NAMES}."
             )
-        inside = dict(zip(distinct, np.clip(found, LOWEST, HIGHEST).tolist(), strict=True))
-        return [inside[text] for text in texts]
+        clipped = dict(zip(distinct, np.clip(scores, LOWEST, HIGHEST).tolist(), strict=True))
+        return [clipped[text] for text in texts]
 
 
 async def similarity(encoder: Encoder, query: str, texts: list[str]) -> NDArray[np.float64]:
-    """The cosine of query and text, moved from [-1, 1] to [0, 1]: (1 + cos) / 2."""
-    question, documents = await asyncio.gather(encoder.embed([query], query=True), encoder.embed(texts))
+    """The cosine of query and text, mapped to [0, 1]: (1 + cos) / 2."""
+    question, documents = await gather_or_cancel([encoder.embed([query], query=True), encoder.embed(texts)])
     cosines: NDArray[np.float64] = documents.astype(np.float64) @ question[0].astype(np.float64)
     return (1 + cosines) / 2
 
@@ -103,14 +96,12 @@ async def similarity(encoder: Encoder, query: str, texts: list[str]) -> NDArray[
 async def query_likelihoods(llm: ChatModel, query: str, texts: list[str]) -> NDArray[np.float64]:
     """The geometric mean of the query's token probabilities as a reply to each text: exp(mean log-probability).
 
-    All texts at once, since the chat model bounds by itself how many of its calls are under way. Comparable between
-    texts for one query only.
+    All texts are scored concurrently: the chat model limits its own concurrency. The scores of different queries are
+    not comparable.
     """
-    tasks = [asyncio.create_task(llm.score(query_likelihood.messages(text), [query])) for text in texts]
-    try:
-        scored = await asyncio.gather(*tasks)
-    finally:
-        # after a fault the others' answers would be thrown away
-        for task in tasks:
-            task.cancel()
+
+    async def score(text: str) -> Scores:
+        return await llm.score(unparsed.query_likelihood(text), [query])
+
+    scored = await gather_or_cancel(score(text) for text in texts)
     return np.exp([scores.means[0] for scores in scored])

@@ -1,10 +1,8 @@
-"""The file in which a vLLM server gives away the hidden states of one request: waited for, checked, read, removed.
+"""The file in which a vLLM server hands over the hidden states of one request.
 
-`PATH` is a safetensors file of `hidden_states` [tokens, layers, d] and `token_ids` [tokens]; beside it the server holds
-an exclusive flock on `PATH.lock` for as long as it writes.
+`PATH` is a safetensors file with `hidden_states` [tokens, layers, d] and `token_ids` [tokens]. While the server writes
+it, the server holds an exclusive flock on `PATH.lock`.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -27,7 +25,7 @@ _PATIENCE_S = 5.0
 def last_states(path: str, tokens: Sequence[int]) -> Vectors | None:
     """The last token's states [layers, d] from a file that must hold these tokens; None while it is being written.
 
-    Raises `UserFault` where the file cannot be had from here, and `ValueError` or `LookupError` where it is malformed.
+    `UserFault` if the file cannot be reached from here, `ValueError` or `LookupError` if it is malformed.
     """
     import fcntl  # noqa: PLC0415 - not on every system, nor is vLLM
 
@@ -47,15 +45,15 @@ def last_states(path: str, tokens: Sequence[int]) -> Vectors | None:
         if Path(f"{path}.lock").exists():
             raise ValueError(f"nothing was written to {path}; is its folder full?") from missing
         raise UserFault(
-            f"The server of hidden states named {path}, which is not on this machine: it and dubito must share that "
-            "folder, and the server must keep vLLM's use_synchronization_lock on."
+            f"The server of hidden states named {path}, which is not on this machine: the server and dubito must share "
+            "that folder, and the server must keep vLLM's use_synchronization_lock on."
         ) from missing
 
 
 def remove(path: str) -> None:
-    """Remove both files, once the server is done with them or has had `_PATIENCE_S` seconds.
+    """Remove both files when the server has released its lock, at the latest after `_PATIENCE_S` seconds.
 
-    A file without a lock beside it is left alone: it is none that a server of hidden states has written.
+    A file without a lock file is left alone: no server of hidden states has written it.
     """
     import fcntl  # noqa: PLC0415
 
@@ -74,7 +72,7 @@ def remove(path: str) -> None:
     except PermissionError:
         raise UserFault(
             f"The server of hidden states wrote {path}, which this process may not remove: run both as the same user, "
-            "or such files pile up."
+            "or such files accumulate."
         ) from None
 
 
@@ -82,7 +80,7 @@ def _read(file: IO[bytes], tokens: Sequence[int]) -> Vectors:
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if not 0 < length <= min(size, _LONGEST_HEADER):
-        raise ValueError(f"{file.name} is no safetensors file")
+        raise ValueError(f"{file.name} is not a safetensors file")
     header = json.loads(file.read(length))
     start = 8 + length
     ids = _rows(file, start, header["token_ids"], 0)
@@ -98,9 +96,9 @@ def _read(file: IO[bytes], tokens: Sequence[int]) -> Vectors:
 
 
 def _rows(file: IO[bytes], start: int, tensor: dict[str, Any], first: int) -> np.ndarray[Any, Any]:
-    """A tensor from its row `first` on."""
+    """The rows of a tensor from `first` on."""
     kind, shape = np.dtype(_KINDS[tensor["dtype"]]), tensor["shape"]
     row = kind.itemsize * int(np.prod(shape[1:], dtype=np.int64))
     file.seek(start + tensor["data_offsets"][0] + first * row)
-    found = np.frombuffer(file.read((shape[0] - first) * row), kind)
-    return found.reshape(-1, *shape[1:])
+    rows = np.frombuffer(file.read((shape[0] - first) * row), kind)
+    return rows.reshape(-1, *shape[1:])

@@ -1,31 +1,28 @@
-"""A chat model that runs in this process on `transformers`: exact log-probabilities, seeds and scores.
+"""A chat model in this process, on `transformers`: exact log-probabilities, seeds and scores.
 
-All of a model's work is done by one thread (see `batching`); its calls share one batch, whatever loop they come from.
+One thread does all of a model's work (see `batching`); calls from all event loops share one batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import DubitoError, ModelFault, UserFault
+from ..errors import UserFault
 from .batching import Worker
-from .chat_text import ChatText, first_line
-from .generation import Request, check_sampling
-from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
+from .chat_text import ChatText
+from .generation import Request, check_options, check_sampling, tokens_read
+from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Token
+from .local_weights import first_line, quiet_loading, torch_faults
 
 _missing = ""
 try:
-    import huggingface_hub
     import torch
-    import transformers
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from .decoding import Decoder
@@ -38,21 +35,20 @@ Answer = TypeVar("Answer")
 class TransformersChat:
     """A `ChatModel` from a local folder, a hub name or a .gguf file.
 
-    - `complete`: where log-probabilities were asked for, a reply that the model ended itself has its end-of-turn token
-      as the last one, with text "". Otherwise the tokens are those of the text: what a stop string cuts off is gone,
-      and a token that it cuts in two has the text that was kept. `Tokens.completion` counts all that was generated.
-    - `choose`: each option is scored as the whole reply, end-of-turn token included, and the scores are normalised.
-    - `score`: the tokens of the continuations alone. What `choose` and `score` read are all prompt tokens.
-    - `introspect`: `complete`'s samples; equal seeds give both the same. The states are those of transformers'
-      `hidden_states[layer]`, so that the last layer's are after the final norm, as float32 whatever the weights are.
+    - `complete`: with log-probabilities, the tokens are those of the text, followed by the end-of-turn token with text
+      "" if the model ended the reply. Of a token that a stop string cuts in two, the kept part. `Tokens.completion`
+      counts all generated tokens.
+    - `choose`: each option is scored as the whole reply, end-of-turn token included; the scores are normalised.
+    - `score`: the tokens of the continuations. All tokens that `choose` and `score` read count as prompt tokens.
+    - `introspect`: the same samples as `complete` for the same seed. The states are transformers'
+      `hidden_states[layer]` as float32; for the last layer that is after the final norm.
 
-    Greedy continuations are all equal: one is generated, and counted once. What a prompt has in common with one that
-    was read lately is not read again, whichever verb read it, and counted all the same.
+    Greedy continuations are equal: one is generated and counted. The beginning that a prompt shares with a recent one
+    is not read again, but is counted.
 
-    Equal seeds give equal samples whatever runs beside them, as every sample has a random source of its own. (Numbers
-    from a batch of another make-up, or after a prompt that was read in parts, differ by float noise, which can tip a
-    close draw: ~1e-6 in float32, ~1e-2 in bfloat16.) No text inside a message becomes a control token of the model's
-    chat template.
+    Equal seeds give equal samples in any batch, because every sample has its own random source. Float noise that
+    depends on the batch (~1e-6 in float32, ~1e-2 in bfloat16) can change a near tie. Text inside a message never
+    becomes a control token of the chat template.
     """
 
     def __init__(self, name: str, source: str, *, dtype: str | None = None, rows: int | None = None) -> None:
@@ -63,31 +59,30 @@ class TransformersChat:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """All there are."""
+        """All capabilities."""
         return frozenset({"logprobs", "option_probabilities", "score", "seed", "hidden_states", "energy"})
 
     async def open(self) -> None:
-        """Load the weights now rather than at the first call; `UserFault` if that cannot be done."""
+        """Load the weights now instead of at the first call; `UserFault` if that fails."""
         await self._opened()
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """See `ChatModel.complete`."""
         check_sampling(sampling)
-        with self._naming_faults():
+        with torch_faults(self.name):
             reply: Reply = await self._worker.generate(Request(tuple(messages), sampling))
         return reply
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
         """See `ChatModel.choose`."""
-        if len(options) < 2 or len(set(options)) < len(options):
-            raise UserFault(f"A choice needs at least two options, all distinct, not {list(options)}.")
+        check_options(options)
 
         def work(decoder: Decoder) -> Choice:
             prompt = decoder.text.prompt(messages, thinking=False)[0]
             replies = [[*decoder.text.plain(option), *decoder.text.end_of_turn] for option in options]
             totals = [sum(logprobs) for logprobs in decoder.score(prompt, replies)]
             shares = torch.tensor(totals, dtype=torch.float64).softmax(-1).tolist()
-            return Choice(dict(zip(options, shares, strict=True)), _tokens_read(prompt, replies))
+            return Choice(dict(zip(options, shares, strict=True)), tokens_read(prompt, replies))
 
         return await self._run(work)
 
@@ -101,7 +96,7 @@ class TransformersChat:
                 tuple(map(Token, decoder.text.pieces(reply), logprobs))
                 for reply, logprobs in zip(replies, decoder.score(prompt, replies), strict=True)
             )
-            return Scores(scored, _tokens_read(prompt, replies))
+            return Scores(scored, tokens_read(prompt, replies))
 
         return await self._run(work)
 
@@ -111,7 +106,7 @@ class TransformersChat:
         """See `ChatModel.introspect`."""
         check_sampling(sampling)
         at = (await self._opened()).states.layer(layer)
-        with self._naming_faults():
+        with torch_faults(self.name):
             introspection: Introspection = await self._worker.generate(
                 Request(tuple(messages), replace(sampling, logprobs=True), at)
             )
@@ -124,7 +119,7 @@ class TransformersChat:
     async def count(self, texts: Sequence[str]) -> list[int]:
         """See `ChatModel.count`: exact, special tokens not counted."""
         text = (await self._opened()).text
-        return await asyncio.to_thread(lambda: [len(text.plain(one)) for one in texts])
+        return await asyncio.to_thread(lambda: [len(text.plain(each)) for each in texts])
 
     async def _opened(self) -> Decoder:
         if self._decoder is None:
@@ -132,31 +127,18 @@ class TransformersChat:
         return self._decoder
 
     async def _run(self, work: Callable[[Decoder], Answer]) -> Answer:
-        with self._naming_faults():
+        with torch_faults(self.name):
             return await self._worker.run(work)
-
-    @contextmanager
-    def _naming_faults(self) -> Iterator[None]:
-        try:
-            yield
-        except DubitoError:  # a RuntimeError too, and says already whose fault it is
-            raise
-        except RuntimeError as fault:  # out of memory, a device that failed
-            raise ModelFault(self.name, f"torch failed: {first_line(fault)}") from fault
-
-
-def _tokens_read(prompt: list[int], replies: Sequence[list[int]]) -> Tokens:
-    return Tokens(prompt=len(prompt) + sum(map(len, replies)))
 
 
 def _open(name: str, source: str, dtype: str | None, most_rows: int | None) -> Decoder:
     if _missing:
         reason = _missing.partition("\n")[0].rstrip(".")
-        raise UserFault(f'{name} runs on torch and transformers ({reason}): run `pip install "dubito[local]"`.')
+        raise UserFault(f'{name} needs torch and transformers ({reason}): run `pip install "dubito[local]"`.')
     folder, gguf = _located(name, source)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        with _quietly():
+        with quiet_loading():
             config = AutoConfig.from_pretrained(folder, **gguf)
             tokenizer = AutoTokenizer.from_pretrained(folder, **gguf)
             kind = getattr(torch, dtype or ("bfloat16" if device == "cuda" else "float32"))
@@ -168,17 +150,14 @@ def _open(name: str, source: str, dtype: str | None, most_rows: int | None) -> D
     except Exception as fault:
         raise UserFault(
             f"{name} cannot be loaded from {source} ({first_line(fault)}): "
-            "give the path of a local model folder or .gguf file, or the name of a model on a hub that can be reached."
+            "give the path of a local model folder or .gguf file, or the name of a model on a reachable hub."
         ) from fault
     if getattr(model, "_is_stateful", False):
         raise UserFault(
-            f"{name} keeps a state that is no cache of keys and values: serve it with vLLM (vllm:URL#model)."
+            f"{name} has a state that is not a cache of keys and values: serve it with vLLM (vllm:URL#model)."
         )
-    ends = {tokenizer.eos_token_id}
-    for settings in (model.generation_config, model.config.get_text_config()):
-        told = getattr(settings, "eos_token_id", None)
-        ends.update(told if isinstance(told, list) else [told])
-    return Decoder(name, model, ChatText(name, tokenizer, frozenset(ends - {None})), most_rows)
+    text = ChatText(name, tokenizer, model.generation_config, model.config.get_text_config())
+    return Decoder(name, model, text, most_rows)
 
 
 def _located(name: str, source: str) -> tuple[str, dict[str, str]]:
@@ -188,33 +167,10 @@ def _located(name: str, source: str) -> tuple[str, dict[str, str]]:
         if not path.is_file():
             raise UserFault(f"{name} cannot be loaded: there is no file {path}.")
         if absent := [package for package in ("gguf", "accelerate") if find_spec(package) is None]:
-            raise UserFault(
-                f"{name} is a GGUF, which takes two more packages to read: run `pip install {' '.join(absent)}`."
-            )
+            raise UserFault(f"{name} is a GGUF file, which needs more packages: run `pip install {' '.join(absent)}`.")
         return str(path.parent), {"gguf_file": path.name}
     if path.is_dir():
         return str(path), {}
     if path.is_absolute() or source.startswith((".", "~")):
         raise UserFault(f"{name} cannot be loaded: there is no folder {path}.")
     return source, {}
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep the progress bars and the notes of loading off stderr."""
-    ours: Any = transformers.logging
-    reader: Any = import_module("transformers.modeling_gguf_pytorch_utils")  # it has a bar of its own
-    bars, bar = ours.is_progress_bar_enabled(), reader.tqdm
-    levels = [(notes, notes.get_verbosity()) for notes in (ours, huggingface_hub.logging)]
-    ours.disable_progress_bar()
-    reader.tqdm = lambda items, **_: items
-    for notes, _ in levels:
-        notes.set_verbosity_error()
-    try:
-        yield
-    finally:
-        reader.tqdm = bar
-        for notes, level in levels:
-            notes.set_verbosity(level)
-        if bars:
-            ours.enable_progress_bar()

@@ -1,6 +1,4 @@
-"""A chat model on vLLM's engine in this program: no server, and the hidden states from the engine that samples."""
-
-from __future__ import annotations
+"""A chat model on vLLM's engine without a server; hidden states come from the engine that samples."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,29 +10,30 @@ import numpy as np
 
 from ..errors import CapabilityMissing, ContextOverflow, UserFault
 from .background import await_in_background
-from .completing import completion
-from .encoders import check_folder
 from .engine_options import EngineOptions, engine_options
-from .engine_process import Drawn, Engine, start_engine
-from .generation import check_sampling
+from .engine_process import Engine, start_engine
+from .generation import SampledTokens, check_options, check_sampling, tokens_read
 from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
+from .local_weights import check_folder
+from .postprocess import completion
+from .thinking import first_stop
 
 Answer = TypeVar("Answer")
 
 
 class EngineChat:
-    """A `ChatModel` from a local folder or a hub name, on vLLM in processes of this program's own.
+    """A `ChatModel` from a local folder or a hub name, on vLLM in worker processes of this program.
 
-    The prompts, the texts and the tokens of a reply are made as `TransformersChat` makes them. Calls run together, from
-    whatever event loop they come, and share vLLM's prefix cache: what prompts have in common is read once.
+    Prompts, texts and tokens of a reply are those of `TransformersChat`. Calls from all event loops run together and
+    share vLLM's prefix cache, so that a beginning that prompts share is read once.
 
-    - `complete`: equal seeds give equal samples, but for close draws that float noise tips. Stop strings are vLLM's:
-      one inside a thought ends the reply too.
-    - `choose`, `score`: as `TransformersChat`; a request for every distinct next token, all tokens of prompts.
-    - `introspect`: the samples of `complete`, then each distinct one is read behind its prompt as a prompt of its own,
-      with room for one token more; what that costs is in the reply's tokens. There are no energies.
+    - `complete`: equal seeds give equal samples, except where float noise changes a near tie. vLLM handles stop
+      strings: a stop string inside a thought ends the reply too.
+    - `choose`, `score`: as `TransformersChat`, with one request for each distinct beginning of an option or reply.
+    - `introspect`: the samples of `complete`; then each different sample is read behind its prompt, which needs room
+      for one more token. The reply's tokens include this cost. There are no energies.
 
-    Greedy continuations are all equal: one is generated, and counted once.
+    Greedy continuations are equal: one is generated and counted.
     """
 
     def __init__(self, name: str, options: EngineOptions) -> None:
@@ -45,12 +44,12 @@ class EngineChat:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """All but energies; hidden states unless the model is compiled."""
+        """All except energies; hidden states only if the model is not compiled."""
         every: frozenset[Capability] = frozenset({"logprobs", "option_probabilities", "score", "seed"})
         return every | {"hidden_states"} if self._options.eager else every
 
     async def open(self) -> None:
-        """Start the engine now rather than at the first call; `UserFault` if that cannot be done."""
+        """Start the engine now instead of at the first call; `UserFault` if that fails."""
         await await_in_background(self._engine())
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
@@ -64,8 +63,7 @@ class EngineChat:
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
         """See `ChatModel.choose`: each option as the whole reply, end-of-turn token included."""
-        if len(options) < 2 or len(set(options)) < len(options):
-            raise UserFault(f"A choice needs at least two options, all distinct, not {list(options)}.")
+        check_options(options)
 
         async def ask(engine: Engine) -> Choice:
             prompt = await asyncio.to_thread(lambda: engine.text.prompt(messages, thinking=False)[0])
@@ -74,7 +72,7 @@ class EngineChat:
             totals = np.array([sum(logprobs) for logprobs in await engine.follow(prompt, replies)])
             shares = np.exp(totals - totals.max())
             chances = (shares / shares.sum()).tolist()
-            return Choice(dict(zip(options, chances, strict=True)), _tokens_read(prompt, replies))
+            return Choice(dict(zip(options, chances, strict=True)), tokens_read(prompt, replies))
 
         return await self._with_engine(ask)
 
@@ -85,12 +83,12 @@ class EngineChat:
             prompt = await asyncio.to_thread(lambda: engine.text.prompt(messages, thinking=False)[0])
             replies = [engine.text.plain(text) for text in continuations]
             self._fit(engine, len(prompt), max(map(len, replies), default=0))
-            told = await engine.follow(prompt, replies)
+            logprobs = await engine.follow(prompt, replies)
             scored = (
-                tuple(map(Token, engine.text.pieces(reply), logprobs))
-                for reply, logprobs in zip(replies, told, strict=True)
+                tuple(map(Token, engine.text.pieces(reply), values))
+                for reply, values in zip(replies, logprobs, strict=True)
             )
-            return Scores(tuple(scored), _tokens_read(prompt, replies))
+            return Scores(tuple(scored), tokens_read(prompt, replies))
 
         return await self._with_engine(ask)
 
@@ -101,19 +99,19 @@ class EngineChat:
         check_sampling(sampling)
         if not self._options.eager:
             raise CapabilityMissing(
-                f"{self.name} shows no hidden states, as the layers of a compiled model cannot be read: leave "
-                "enforce_eager out."
+                f"{self.name} shows no hidden states, as the layers of a compiled model cannot be read: remove "
+                "enforce_eager=false from its name."
             )
 
         async def ask(engine: Engine) -> Introspection:
             at = await engine.layer(layer)
             reply, prompt, drawn = await self._sample(engine, messages, replace(sampling, logprobs=True), room=1)
-            distinct = list(dict.fromkeys(one.ids for one in drawn))
+            distinct = list(dict.fromkeys(sample.ids for sample in drawn))
             states = await engine.states([(*prompt, *ids) for ids in distinct], at)
             rows = dict(zip(distinct, states, strict=True))
             read = sum(len(prompt) + len(ids) for ids in distinct)
             tokens = Tokens(reply.tokens.prompt + read, reply.tokens.completion + len(distinct))
-            return Introspection(replace(reply, tokens=tokens), np.stack([rows[one.ids] for one in drawn]), at)
+            return Introspection(replace(reply, tokens=tokens), np.stack([rows[sample.ids] for sample in drawn]), at)
 
         return await self._with_engine(ask)
 
@@ -124,10 +122,10 @@ class EngineChat:
     async def count(self, texts: Sequence[str]) -> list[int]:
         """See `ChatModel.count`: exact, special tokens not counted."""
         text = (await await_in_background(self._engine())).text
-        return await asyncio.to_thread(lambda: [len(text.plain(one)) for one in texts])
+        return await asyncio.to_thread(lambda: [len(text.plain(each)) for each in texts])
 
     async def aclose(self) -> None:
-        """End the engine's processes, which gives its memory back; the next call starts them anew."""
+        """End the engine's processes and free their memory; the next call starts them again."""
 
         async def close() -> None:
             if self._starting is not None:
@@ -143,23 +141,23 @@ class EngineChat:
         return await await_in_background(asking())
 
     async def _engine(self) -> Engine:
-        """The engine, started once; anew where it failed to start or has died. On the background loop alone."""
+        """The engine, started at the first call and again if it failed to start or has died. Background loop only."""
         known = self._starting
         if known is None or (known.done() and (known.exception() is not None or known.result().dead)):
             dead = known.result() if known is not None and known.exception() is None else None
             self._starting = known = asyncio.ensure_future(asyncio.to_thread(self._start, dead))
-        # shielded: a caller that gives up must not cancel what others wait for
+        # shielded: a cancelled caller must not cancel the start that others wait for
         return await asyncio.shield(known)
 
     def _start(self, dead: Engine | None) -> Engine:
         if dead is not None:
-            dead.close()  # what is left of it holds memory
+            dead.close()  # its remaining processes hold memory
         return start_engine(self.name, self._options)
 
     async def _sample(
         self, engine: Engine, messages: Sequence[Message], sampling: Sampling, *, room: int
-    ) -> tuple[Reply, list[int], list[Drawn]]:
-        """room: how many tokens of the window must stay free behind the longest continuation."""
+    ) -> tuple[Reply, list[int], list[SampledTokens]]:
+        """room: tokens of the window that stay free behind the longest continuation."""
         prompt, starts_thinking = await asyncio.to_thread(engine.text.prompt, messages, thinking=sampling.thinking)
         self._fit(engine, len(prompt), 1 + room)
         distinct = sampling.n if sampling.temperature > 0 else 1
@@ -175,22 +173,22 @@ class EngineChat:
             seed=sampling.seed,
             detokenize=bool(sampling.stop),
         )
-        written = sum(len(one.ids) for one in drawn)
+        written = sum(len(sample.ids) for sample in drawn)
         copies = sampling.n // distinct
 
-        def completions() -> tuple[Reply, list[int], list[Drawn]]:
-            told = tuple(
+        def completions() -> tuple[Reply, list[int], list[SampledTokens]]:
+            parts = tuple(
                 completion(
                     engine.text,
-                    one.ids,
-                    "length" if one.at_limit else "stop",
-                    stop_at=lambda text: _first(text, sampling.stop),
+                    sample.ids,
+                    "length" if sample.at_limit else "stop",
+                    stop_at=lambda text: first_stop(text, sampling.stop),
                     starts_thinking=starts_thinking,
-                    logprobs=one.logprobs if sampling.logprobs else None,
+                    logprobs=sample.logprobs if sampling.logprobs else None,
                 )
-                for one in drawn
+                for sample in drawn
             )
-            return Reply(told * copies, Tokens(len(prompt), written)), prompt, drawn * copies
+            return Reply(parts * copies, Tokens(len(prompt), written)), prompt, drawn * copies
 
         return await asyncio.to_thread(completions)
 
@@ -204,21 +202,12 @@ class EngineChat:
 
 
 def open_engine(name: str) -> EngineChat:
-    """The model of that name; `UserFault` for one that cannot be read, a folder that is not there, and without vLLM."""
+    """The model of that name; `UserFault` for a malformed name, a missing folder, and without vLLM."""
     options = engine_options(name)
     check_folder(options.source, "model")
     if find_spec("vllm") is None:
         raise UserFault(
-            f'{name} runs on vLLM, which is not installed here: run `pip install "dubito[vllm]"`, or name a server '
-            "that runs elsewhere, as in vllm:http://127.0.0.1:8000/v1#model."
+            f'{name} needs vLLM, which is not installed: run `pip install "dubito[vllm]"`, or name a server '
+            "instead, as in vllm:http://127.0.0.1:8000/v1#model."
         )
     return EngineChat(name, options)
-
-
-def _first(text: str, stops: Sequence[str]) -> int | None:
-    """Where the first stop string begins."""
-    return min((found for stop in stops if (found := text.find(stop)) >= 0), default=None)
-
-
-def _tokens_read(prompt: list[int], replies: Sequence[list[int]]) -> Tokens:
-    return Tokens(prompt=len(prompt) + sum(map(len, replies)))

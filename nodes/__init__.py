@@ -1,1 +1,1 @@
-"""The steps the machines share, one verb a file."""
+"""The steps of the graphs; steps that share their parts share a file."""

@@ -1,60 +1,57 @@
-"""evaluate: the Evaluator of DF-RAG on one chunk set (section 3.4), in three forms."""
+"""evaluate: the Evaluator of DF-RAG scores one chunk set (section 3.4), in one of three ways."""
 
-from __future__ import annotations
-
-import asyncio
-
+from ..concurrency import gather_or_cancel
 from ..errors import ContractFault
 from ..models.interfaces import ChatModel, Sampling
-from ..models.resources import Resources
-from ..prompts import choice, likelihood, report
+from ..prompts import report, unparsed
+from ..resources.resources import Resources
 from ..state.df_rag import DFRagContext, DFRagState, EvaluateInput, Evaluation
-from .contract import ask
+from .structured_reply import ask_with_retry
 
-LONGEST_REPORT = 512
-"""Tokens."""
+MAX_REPORT_TOKENS = 512
+
+StepScores = tuple[list[float], list[str]]
+"""A score per step of the plan, and a short answer per step (none for evaluators that write no answers)."""
 
 
 async def evaluate(state: EvaluateInput, context: DFRagContext, resources: Resources) -> DFRagState:
     """Score one chunk set against every step of the plan.
 
-    A set whose evaluation keeps breaking its contract scores 0 on every step, and a warning says so.
+    If the Evaluator's reply cannot be read twice, the set scores 0 on every step, with a warning.
     """
-    llm = await resources.llm(context.llm, context.concurrency)
+    llm = await resources.llm(context)
+    warnings = []
     try:
         scores, answers = await EVALUATORS[context.evaluator](state, context, llm)
     except ContractFault as fault:
-        warning = (
+        scores, answers = [0.0] * len(state["plan"]), []
+        warnings = [
             f"The Evaluator's reply on chunk set {state['candidate']} could not be read ({fault.problem}); it scores 0."
-        )
-        return {"evaluations": [_evaluation(state, [0.0] * len(state["plan"]), [])], "warnings": [warning]}
-    return {"evaluations": [_evaluation(state, scores, answers)]}
+        ]
+    evaluation: Evaluation = {"candidate": state["candidate"], "scores": scores, "answers": answers}
+    return {"evaluations": [evaluation], "warnings": warnings}
 
 
-async def by_report(state: EvaluateInput, context: DFRagContext, llm: ChatModel) -> tuple[list[float], list[str]]:
-    """The paper's: one written report with a score in 0..5 and a short answer per step."""
+async def score_by_report(state: EvaluateInput, context: DFRagContext, llm: ChatModel) -> StepScores:
+    """The paper's Evaluator: one written report with a score in 0..5 and a short answer per step."""
     steps = state["plan"]
-    sampling = Sampling(max_tokens=LONGEST_REPORT, thinking=context.thinking)
+    sampling = Sampling(max_tokens=MAX_REPORT_TOKENS, thinking=context.thinking)
     messages = report.messages(steps, state["chunks"])
-    scores, answers = await ask(llm, messages, sampling, lambda reply: report.parse(reply, len(steps)))
+    scores, answers = await ask_with_retry(llm, messages, sampling, lambda reply: report.parse(reply, len(steps)))
     return [float(score) for score in scores], answers
 
 
-async def by_choice(state: EvaluateInput, context: DFRagContext, llm: ChatModel) -> tuple[list[float], list[str]]:
-    """A choice from 0 to 5 per step, all steps at once."""
-    chats = [choice.messages(step, state["chunks"]) for step in state["plan"]]
-    chosen = await asyncio.gather(*(llm.choose(chat, choice.OPTIONS) for chat in chats))
-    return [float(one.best) for one in chosen], []
+async def score_by_choice(state: EvaluateInput, context: DFRagContext, llm: ChatModel) -> StepScores:
+    """The model chooses a number from 0 to 5 for each step, all steps in parallel."""
+    prompts = [unparsed.choice(step, state["chunks"]) for step in state["plan"]]
+    choices = await gather_or_cancel(llm.choose(messages, unparsed.SCORES) for messages in prompts)
+    return [float(chosen.best) for chosen in choices], []
 
 
-async def by_likelihood(state: EvaluateInput, context: DFRagContext, llm: ChatModel) -> tuple[list[float], list[str]]:
-    """The mean log-probability of every step as a reply to the chunk set, in nats."""
-    scored = await llm.score(likelihood.messages(state["chunks"]), state["plan"])
+async def score_by_likelihood(state: EvaluateInput, context: DFRagContext, llm: ChatModel) -> StepScores:
+    """The mean log-probability of each step as a reply to the chunk set, in nats."""
+    scored = await llm.score(unparsed.likelihood(state["chunks"]), state["plan"])
     return scored.means, []
 
 
-EVALUATORS = {"report": by_report, "choice": by_choice, "likelihood": by_likelihood}
-
-
-def _evaluation(state: EvaluateInput, scores: list[float], answers: list[str]) -> Evaluation:
-    return {"candidate": state["candidate"], "scores": scores, "answers": answers}
+EVALUATORS = {"report": score_by_report, "choice": score_by_choice, "likelihood": score_by_likelihood}

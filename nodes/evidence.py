@@ -1,28 +1,22 @@
-"""Rows of a pool turned into the chunk records that travel in the state."""
+"""From rows of a pool to the chunk records in the state: how many, which rows, in which order, with which scores."""
 
-from __future__ import annotations
-
+import asyncio
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..models.interfaces import Vectors
+from ..retrieval.gmmr import gmmr_sweep, mmr_sweep
 from ..retrieval.pool import Pool
 from ..state.records import Chunk
 
-
-def by_similarity(rows: Sequence[int], pool: Pool) -> tuple[int, ...]:
-    """Rows ordered by cosine to the question, highest first; equals by row."""
-    return tuple(sorted(rows, key=lambda row: (-_cosine(pool, row), row)))
-
-
-def scored_chunk(pool: Pool, row: int) -> Chunk:
-    """The chunk of a row with its cosine to the question as score."""
-    return {**pool.chunk(row), "score": _cosine(pool, row)}
+SWEEPS = {"gmmr": gmmr_sweep, "mmr": mmr_sweep}
 
 
 def selectable(pool: Pool, k: int) -> tuple[int, list[str]]:
-    """How many chunks can be selected, k at most, with a warning for each thing that is less than was asked for."""
+    """The number of chunks to select, k or fewer, and warnings about skipped records and a pool smaller than k."""
     warnings = []
     if pool.left_out:
         warnings.append(f"Skipped corpus records: {len(pool.left_out)}, the first one: {pool.left_out[0]}")
@@ -33,12 +27,33 @@ def selectable(pool: Pool, k: int) -> tuple[int, list[str]]:
     return min(k, len(pool)), warnings
 
 
+async def select_diverse(
+    pool: Pool, diversity: Literal["gmmr", "mmr"], lambdas: Sequence[float], k: int
+) -> NDArray[np.int64]:
+    """The rows that gMMR or MMR selects at each of L diversity levels λ, [L, k], in the order of selection."""
+    levels = np.array(lambdas, dtype=np.float32)
+    return await asyncio.to_thread(SWEEPS[diversity], pool.query, pool.vectors, levels, k)
+
+
+def by_similarity(rows: Sequence[int], pool: Pool) -> tuple[int, ...]:
+    """The rows ordered by cosine to the question, highest first. Ties: the lower row first."""
+    return tuple(sorted(rows, key=lambda row: (-_cosine(pool, row), row)))
+
+
+def scored_chunk(pool: Pool, row: int) -> Chunk:
+    """The chunk of a row, with its cosine to the question as score."""
+    return {**pool.chunk(row), "score": _cosine(pool, row)}
+
+
 def nearest(vectors: Vectors, vector: Vectors, count: int) -> list[int]:
-    """The rows of [N, d] of the highest cosines to [d], N or fewer, highest first; equals by row."""
+    """The rows of `vectors` [N, d] with the highest cosines to `vector` [d], highest first. Ties: the lower row first.
+
+    Returns min(count, N) rows.
+    """
     similarity = vectors @ vector
     if count >= len(similarity):
         rows = np.arange(len(similarity))
-    else:  # all that are as near as the last one, so that equals at the cut are told apart by row
+    else:  # every row tied with the last one is a candidate, so that the lower rows win
         rows = np.flatnonzero(similarity >= np.partition(similarity, -count)[-count]) if count else np.arange(0)
     ordered: list[int] = rows[np.lexsort((rows, -similarity[rows]))][:count].tolist()
     return ordered

@@ -1,31 +1,41 @@
 """generate: the Generator (DF-RAG section 3.4)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ContractFault
 from ..models.interfaces import ChatModel, Message, Sampling
-from ..models.resources import Resources
 from ..prompts import answer as prompt
-from ..state.context import BaseContext
+from ..resources.resources import Resources
 from ..state.flow import Grounded
-from .contract import ask
+from ..state.mixins import ThinkingContext
+from ..state.neighbourhood import NeighbourhoodContext
+from ..state.seper import SePerContext
+from .structured_reply import ask_with_retry
 
 
-async def generate(state: Grounded, context: BaseContext, resources: Resources) -> dict[str, Any]:
-    """Answer the question from the evidence, greedily; notes that an earlier step left are shown to the model too."""
-    llm = await resources.llm(context.llm, context.concurrency)
+async def generate(state: Grounded, context: ThinkingContext, resources: Resources) -> dict[str, Any]:
+    """Answer the question from the evidence and, if the state has one, the `incremental_context`; greedy decoding."""
+    llm = await resources.llm(context)
     notes: Sequence[str] = state.get("incremental_context", [])
-    text, warnings = await answer_to(prompt.messages(state["question"], state["evidence"], notes), context, llm)
-    return {"answer": text, "warnings": warnings}
+    answer, warnings = await answer_to(prompt.messages(state["question"], state["evidence"], notes), context, llm)
+    return {"answer": answer, "warnings": warnings}
 
 
-async def answer_to(messages: Sequence[Message], context: BaseContext, llm: ChatModel) -> tuple[str, list[str]]:
-    """The model's answer, with a warning if it is empty twice."""
+def sampled_answers(context: NeighbourhoodContext | SePerContext) -> Sampling:
+    """The sampling of several answers to one prompt."""
+    return Sampling(
+        n=context.samples,
+        temperature=context.temperature,
+        max_tokens=context.max_answer_tokens,
+        thinking=context.thinking,
+    )
+
+
+async def answer_to(messages: Sequence[Message], context: ThinkingContext, llm: ChatModel) -> tuple[str, list[str]]:
+    """The model's answer and the warnings. A model that replies with no text twice gives an empty answer."""
     sampling = Sampling(max_tokens=context.max_answer_tokens, thinking=context.thinking)
     try:
-        return await ask(llm, messages, sampling, prompt.parse), []
+        return await ask_with_retry(llm, messages, sampling, prompt.parse), []
     except ContractFault:
         return "", ["The model gave an empty answer twice."]

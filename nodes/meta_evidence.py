@@ -1,19 +1,18 @@
-"""note, gather, reason: what the path found, read again as a whole (SUNAR section 3.2, meta evidence reasoner)."""
+"""The reasoning path's record, and the meta evidence reasoner, MER, that reads it all again (SUNAR section 3.2)."""
 
-from __future__ import annotations
-
-from ..models.answer_text import normalised
-from ..models.resources import Resources
-from ..prompts import meta_evidence as prompt
+from ..prompts import unparsed
+from ..resources.resources import Resources
 from ..retrieval.chunking import embedding_text
-from ..state.records import Chunk
+from ..state.answer_text import normalised
+from ..state.records import Chunk, Uncertainty
 from ..state.sunar import SunarContext, SunarState
+from .answer_uncertainty import mean_semantic_sets
 from .generate import answer_to
 
 
-async def note(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
-    """Add the look-up to the path."""
-    assert state["query"] is not None  # noqa: S101 - there was one to look up
+async def record_hop(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
+    """Add the finished look-up to the reasoning path and keep its best documents."""
+    assert state["query"] is not None  # noqa: S101 - the look-up before this node had a sub-question
     best = state["evidence"][: context.documents_per_hop]
     return {
         "hops": [
@@ -22,39 +21,44 @@ async def note(state: SunarState, context: SunarContext, resources: Resources) -
                 "answer": state["answer"],
                 "evidence_ids": [chunk["id"] for chunk in state["evidence"]],
                 "scored": state["scored"],
-                "stopped": state["stopped"],
+                "stop_reason": state["stop_reason"],
             }
         ],
-        "library": {**state["library"], **{chunk["id"]: chunk for chunk in best}},
+        "evidence_by_id": {**state["evidence_by_id"], **{chunk["id"]: chunk for chunk in best}},
     }
 
 
-async def gather(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
-    """Rank the best documents of all sub-questions for the question itself and keep `meta_documents`."""
-    chunks = list(state["library"].values())
+async def rerank_all_evidence(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
+    """Rank the best documents of all sub-questions for the question itself and keep `meta_documents` of them."""
+    chunks = list(state["evidence_by_id"].values())
     if not chunks:
         return {"meta_evidence": []}
-    reranker = await resources.reranker(context.reranker, context.llm, context.encoder, context.concurrency)
+    reranker = await resources.reranker(context)
     scores = await reranker.scores(state["question"], [embedding_text(chunk) for chunk in chunks])
     scored: list[Chunk] = [{**chunk, "score": score} for chunk, score in zip(chunks, scores, strict=True)]
     return {"meta_evidence": sorted(scored, key=lambda chunk: -chunk["score"])[: context.meta_documents]}
 
 
-async def reason(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
-    """Answer from all reasoning paths and the meta evidence; an empty answer leaves the sequential one."""
-    llm = await resources.llm(context.llm, context.concurrency)
+async def reason_over_all_evidence(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
+    """Answer from the reasoning path and the meta evidence; if that answer is empty, keep the sequential one."""
+    llm = await resources.llm(context)
     sequential = state["sequential_answer"]
-    messages = prompt.messages(state["question"], state["hops"], sequential, state["meta_evidence"])
+    messages = unparsed.meta_evidence(state["question"], state["hops"], sequential, state["meta_evidence"])
     text, warnings = await answer_to(messages, context, llm)
     answer = text or sequential
     return {
         "answer": answer,
         "evidence": state["meta_evidence"],
         "changed": normalised(answer) != normalised(sequential),
+        "uncertainty": _uncertainty(state),
         "warnings": warnings,
     }
 
 
-async def take_sequential(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
-    """Without the meta evidence reasoner: the sequential answer, from the last sub-question's evidence."""
-    return {"answer": state["sequential_answer"], "changed": False}
+async def keep_sequential_answer(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
+    """Without the meta evidence reasoner: the sequential answer, with the last sub-question's evidence."""
+    return {"answer": state["sequential_answer"], "changed": False, "uncertainty": _uncertainty(state)}
+
+
+def _uncertainty(state: SunarState) -> Uncertainty:
+    return mean_semantic_sets([hop["scored"] for hop in state["hops"]])

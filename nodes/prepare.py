@@ -1,30 +1,42 @@
-"""prepare: refuse what cannot be answered, before any model is called."""
+"""prepare: the first step of every graph. It refuses what cannot be answered before any model is called."""
 
-from __future__ import annotations
-
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import CapabilityMissing, UserFault
-from ..models.interfaces import ChatModel
-from ..models.resources import Resources
+from ..resources.resources import Resources
 from ..state.context import BaseContext
-from ..state.flow import Flow
+from ..state.flow import begin_anew
+
+Hook = Callable[[Any, Any, Resources], Awaitable[Mapping[str, Any]]]
+"""A technique's own part of `prepare`, a node that returns what it adds to the state."""
 
 LONGEST_QUESTION = 20_000
 """Characters."""
 
 
-async def prepare(state: Flow, context: BaseContext, resources: Resources) -> dict[str, Any]:
-    """Open what the run needs and begin its usage and warnings anew.
+async def prepare(
+    state: Mapping[str, Any],
+    context: BaseContext,
+    resources: Resources,
+    *,
+    schema: type,
+    hooks: Sequence[Hook] = (),
+) -> dict[str, Any]:
+    """Check the question and the chat model, forget the thread's last question, and open what the context names.
 
-    Raises `UserFault` for an empty or overlong question, an unknown model, a corpus that cannot be read, and
-    `CapabilityMissing` for a chat model that cannot do what the settings ask.
+    schema: the type of the graph's state. The hooks run in their order, between the checks and the opening.
+    If a hook sets `given`, the caller gave the chunks and the corpus is not opened.
+    Raises `UserFault` for an empty or overlong question, an unknown model, and a corpus that cannot be read;
+    `CapabilityMissing` for a chat model that cannot do what the settings need.
     """
     check_question(state.get("question"))
-    llm = await resources.llm(context.llm, context.concurrency)
-    check_capabilities(llm, context)
-    await resources.retriever(context.corpus, context.chunker, context.encoder, context.on_bad_record)
-    return {"usage": None, "warnings": None}
+    await check_capabilities(context, resources)
+    update = {**begin_anew(schema), "settings": context.model_dump(mode="json")}
+    for hook in hooks:
+        update |= await hook(state, context, resources)
+    await open_resources(context, resources, corpus=not update.get("given"))
+    return update
 
 
 def check_question(question: object) -> None:
@@ -38,10 +50,23 @@ def check_question(question: object) -> None:
         )
 
 
-def check_capabilities(llm: ChatModel, context: BaseContext) -> None:
-    """Refuse a chat model that lacks what the settings need."""
-    if missing := sorted(context.needs() - llm.capabilities):
-        raise CapabilityMissing(
-            f"The chat model '{llm.name}' has no {' or '.join(missing)}, which these settings need: use a vllm:, hf:, "
-            "gguf: or embedded model, or another value of the setting that needs it (such as evaluator or reranker)."
-        )
+async def check_capabilities(context: BaseContext, resources: Resources) -> None:
+    """Open the chat model; refuse it if it lacks a capability that the settings need."""
+    llm = await resources.llm(context)
+    if refusal := context.refusal(llm.name, llm.capabilities):
+        raise CapabilityMissing(refusal)
+
+
+async def open_resources(context: Any, resources: Resources, *, corpus: bool = True) -> None:  # noqa: ANN401 - each context has its own fields
+    """Check the chat model and open what the context's fields name: faults come before the first model call."""
+    await check_capabilities(context, resources)
+    openers: dict[str, Callable[[Any], Awaitable[object]]] = {
+        "judge": resources.judge,
+        "reranker": resources.reranker,
+        "first_stage": resources.first_stage,
+        "graph_encoder": resources.document_graph,
+        "corpus": resources.retriever,
+    }
+    for field, open_resource in openers.items():
+        if field in type(context).model_fields and context.is_used(field) and (corpus or field != "corpus"):
+            await open_resource(context)

@@ -1,53 +1,58 @@
-"""pseudo_generate, draft_step, write_step, append: one sentence after the other (SeaKR section 3.1)."""
+"""pseudo_generate, draft_step, write_step, append_rationale: reasoning one sentence at a time (SeaKR section 3.1)."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from ..models.answer_text import normalised
 from ..models.interfaces import Completion, Sampling
-from ..models.resources import Resources
 from ..prompts import reasoning as prompt
-from ..state.reasoning import Draft, Ending, ReasoningContext, ReasoningState, Step
+from ..resources.resources import Resources
+from ..state.answer_text import normalised
+from ..state.reasoning import Draft, ReasoningContext, ReasoningState, ReasoningStep, StopReason
+from ..state.records import Chunk
 from ..state.seakr import SeaKRContext, SeaKRState
-from .doubt import ONE_LINE, ONE_SENTENCE, Prompt, think
-from .wording import first_sentence, words_of
+from .query_formulation import first_sentence, words_of
+from .uncertainty_estimators import ONE_LINE, ONE_SENTENCE, Prompt, continue_with_uncertainty
 
 
 async def pseudo_generate(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
-    """The step that the model would write without looking anything up, and U there.
+    """The step that the model would write without retrieval, and U there.
 
-    Where something is looked up at every step, U is not needed and null.
+    Without self-aware retrieval every step retrieves: U is not needed and stays null.
     """
-    asked = step_prompt(state, context.max_step_tokens)
-    thought = await think(asked, context, resources, measured=context.self_aware_retrieval)
+    completion, estimate = await continue_with_uncertainty(
+        step_prompt(state["question"], state["knowledge"], state["rationales"], context),
+        context,
+        resources,
+        measure=context.self_aware_retrieval,
+    )
     return {
-        "draft": {**drafted(thought.said), "uncertainty": thought.uncertainty},
+        "draft": {**draft_of(completion), "uncertainty": estimate.uncertainty},
         "query": None,
         "kept": None,
-        "warnings": thought.warnings,
+        "warnings": estimate.warnings,
     }
 
 
 async def draft_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
-    """The step that the model would write from what was kept; nothing is measured."""
-    return {"draft": drafted(await _said(state, context, resources)), "query": None, "kept": None}
+    """The step that the model writes from the knowledge kept so far."""
+    return {"draft": draft_of(await _next_step(state, context, resources)), "query": None, "kept": None}
 
 
 async def write_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
-    """The step, from the snippet that was kept for it too."""
-    draft = drafted(await _said(state, context, resources))
+    """The step that the model writes with the snippet just kept; if it is empty, the draft stands."""
+    written = draft_of(await _next_step(state, context, resources))
     kept = state["kept"]
-    if kept and draft["rationale"]:
-        return {"kept": {**kept, "rationale": draft["rationale"]}}
-    return {"kept": None, "draft": state["draft"] or draft}  # a draft stands where nothing comes of the snippet
+    if kept and written["rationale"]:
+        return {"kept": {**kept, "rationale": written["rationale"]}}
+    return {"kept": None, "draft": state["draft"] or written}
 
 
-async def append(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
-    """Add the step to the reasoning, unless it says what an earlier one said, and see whether that was the last."""
+async def append_rationale(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
+    """Record the step; append its rationale unless it is empty or a repetition; decide whether to stop."""
     draft, kept = state["draft"], state["kept"]
     written = kept or draft
     assert written is not None  # noqa: S101 - a step was written
     rationale = written["rationale"]
-    step: Step = {
+    step: ReasoningStep = {
         "draft": draft,
         "query": state["query"],
         "attempts": state["attempts"] if state["query"] is not None else [],
@@ -55,38 +60,39 @@ async def append(state: ReasoningState, context: ReasoningContext, resources: Re
         "rationale": rationale,
         "uncertainty": written["uncertainty"],
     }
-    ended = _ended(rationale, state, context)
-    new = [] if ended in {"repeated", "nothing_found"} else [rationale]
-    return {"steps": [step], "rationales": new, "ended": ended}
+    stop_reason = _stop_reason(rationale, state, context)
+    appended = [] if stop_reason in {"step_repeated", "step_empty"} else [rationale]
+    return {"steps": [step], "rationales": appended, "stop_reason": stop_reason}
 
 
-def _ended(rationale: str, state: ReasoningState, context: ReasoningContext) -> Ending | None:
+def _stop_reason(rationale: str, state: ReasoningState, context: ReasoningContext) -> StopReason | None:
     if not rationale:
-        return "nothing_found"
+        return "step_empty"
     if prompt.final_answer(rationale) is not None:
         return "answered"
     if normalised(rationale) in map(normalised, state["rationales"]):
-        return "repeated"
+        return "step_repeated"
     if context.ends_with_documents and len(state["knowledge"]) >= context.documents() > 0:
         return "max_docs"
     return "max_steps" if len(state["steps"]) + 1 >= context.max_steps else None
 
 
-async def _said(state: ReasoningState, context: ReasoningContext, resources: Resources) -> Completion:
-    llm = await resources.llm(context.llm, context.concurrency)
-    messages = step_prompt(state, context.max_step_tokens).messages
+async def _next_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> Completion:
+    llm = await resources.llm(context)
+    messages = prompt.step_messages(state["question"], state["knowledge"], state["rationales"])
     sampling = Sampling(max_tokens=context.max_step_tokens, stop=ONE_LINE, logprobs="logprobs" in context.needs())
     return (await llm.complete(messages, sampling)).completions[0]
 
 
-def drafted(said: Completion) -> Draft:
-    """The first sentence of what was said, and its words."""
-    start, end = first_sentence(said.text)
-    return {"rationale": said.text[start:end], "words": words_of(said, start, end), "uncertainty": None}
+def draft_of(completion: Completion) -> Draft:
+    """The first sentence of a reply, and its words."""
+    start, end = first_sentence(completion.text)
+    return {"rationale": completion.text[start:end], "words": words_of(completion, start, end), "uncertainty": None}
 
 
-def step_prompt(state: ReasoningState, longest: int) -> Prompt:
-    """The prompt for the next step, from all that was kept."""
-    question, chunks, rationales = state["question"], state["knowledge"], state["rationales"]
-    messages = prompt.step_messages(question, chunks, rationales)
-    return Prompt(question, chunks, rationales, messages, ONE_SENTENCE, longest)
+def step_prompt(
+    question: str, knowledge: Sequence[Chunk], rationales: Sequence[str], context: ReasoningContext
+) -> Prompt:
+    """The prompt for the next step."""
+    messages = prompt.step_messages(question, knowledge, rationales)
+    return Prompt(question, knowledge, rationales, messages, ONE_SENTENCE, context.max_step_tokens)

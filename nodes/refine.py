@@ -1,43 +1,44 @@
 """refine: prune unnecessary chunks, refill near the necessary ones (DENSE section 5.2, Algorithm 3 lines 27-38)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from ..models.interfaces import ChatModel
-from ..models.resources import Resources
-from ..prompts import answer
+from ..prompts import answer, passage
+from ..resources.resources import Resources
 from ..retrieval.pool import Pool
-from ..state.dense_rag import DenseRagContext, DenseRagState, Refill, Round, Stop
+from ..state.dense_rag import DenseRagContext, DenseRagState, Refill, RefinementRound, StopReason
 from ..state.records import Chunk
 from .evidence import scored_chunk
-from .retrieve import as_prompted
 
-SPARE = 64
-"""Tokens of the window left free, beyond the longest answer, when chunks are added."""
+MARGIN = 64
+"""Tokens of the window that stay free beside the prompt and the longest answer."""
 
 
 async def refine(state: DenseRagState, context: DenseRagContext, resources: Resources) -> DenseRagState:
-    """Drop the unnecessary chunks and add, for each necessary one, the nearest chunk that was not visited yet.
+    """Drop the unnecessary chunks and add, for each necessary chunk, the nearest chunk that was not visited yet.
 
-    The rest keep their order and the added ones follow. Chunks that would not fit the model's window, or would make
-    the context larger than `max_chunks`, are not added.
+    The remaining chunks keep their order; the added chunks follow. A chunk is not added if the context would then
+    exceed `max_chunks` or the model's window.
     """
-    pruned = [one["chunk_id"] for one in state["classified"] if one["kind"] == "unnecessary"]
-    rest = [chunk for chunk in with_rephrasings(state) if chunk["id"] not in pruned]
-    refilled, added, warnings = await refill(state, rest, context, resources)
-    chunks = [*rest, *added]
-    stopped: Stop | None = None if chunks else "nothing_left"
+    pruned = [chunk["chunk_id"] for chunk in state["classified"] if chunk["kind"] == "unnecessary"]
+    remaining = [chunk for chunk in _with_rephrasings(state) if chunk["id"] not in pruned]
+    refills, added, warnings = await refill(state, remaining, context, resources)
+    chunks = [*remaining, *added]
+    stop_reason: StopReason | None = None if chunks else "nothing_left"
     if not pruned and not added:
-        stopped = "unchanged"
-    record: DenseRagState = {"rounds": [left(state, pruned, refilled)], "stopped": stopped, "warnings": warnings}
-    if stopped is not None:
-        return record
+        stop_reason = "unchanged"
+    update: DenseRagState = {
+        "rounds": [round_record(state, pruned, refills)],
+        "stop_reason": stop_reason,
+        "warnings": warnings,
+    }
+    if stop_reason is not None:
+        return update
     return {
-        **record,
+        **update,
         "chunks": chunks,
         "visited": {**state["visited"], **{chunk["id"]: chunk for chunk in added}},
         "round": state["round"] + 1,
@@ -47,13 +48,8 @@ async def refine(state: DenseRagState, context: DenseRagContext, resources: Reso
     }
 
 
-def with_rephrasings(state: DenseRagState) -> list[Chunk]:
-    """The chunks of the context with what they were rephrased to, which need not be asked for again."""
-    return [{**chunk, "rephrasing": r} for chunk, r in zip(state["chunks"], state["rephrasings"], strict=True)]
-
-
-def left(state: DenseRagState, pruned: Sequence[str] = (), refilled: Sequence[Refill] = ()) -> Round:
-    """The record of a context that was measured and is now left."""
+def round_record(state: DenseRagState, pruned: Sequence[str] = (), refilled: Sequence[Refill] = ()) -> RefinementRound:
+    """The record of the context that was measured last."""
     return {
         "number": state["round"],
         "chunking": state["chunking"],
@@ -68,51 +64,61 @@ def left(state: DenseRagState, pruned: Sequence[str] = (), refilled: Sequence[Re
     }
 
 
+def _with_rephrasings(state: DenseRagState) -> list[Chunk]:
+    """The chunks of the context with their rephrasings, so that the next measurement can reuse them."""
+    rephrased = zip(state["chunks"], state["rephrasings"], strict=True)
+    return [{**chunk, "rephrasing": rephrasing} for chunk, rephrasing in rephrased]
+
+
 async def refill(
-    state: DenseRagState, rest: Sequence[Chunk], context: DenseRagContext, resources: Resources
+    state: DenseRagState, remaining: Sequence[Chunk], context: DenseRagContext, resources: Resources
 ) -> tuple[list[Refill], list[Chunk], list[str]]:
-    """The chunks to add, and for the sake of which ones."""
-    near = [one["chunk_id"] for one in state["classified"] if one["kind"] == context.refill_near]
-    near = near[: max(0, context.max_chunks - len(rest))]
+    """The records of the added chunks, the chunks themselves, and warnings."""
+    near = [chunk["chunk_id"] for chunk in state["classified"] if chunk["kind"] == context.refill_near]
+    near = near[: max(0, context.max_chunks - len(remaining))]
     if context.refinement != "full" or not near:
         return [], [], []
-    retriever = await resources.retriever(context.corpus, state["chunking"], context.encoder, context.on_bad_record)
+    retriever = await resources.retriever(context, chunker=state["chunking"])
     pool = await retriever.pool(state["question"], None)
-    found = await asyncio.to_thread(_unvisited, pool, near, state["visited"])
-    llm = await resources.llm(context.llm, context.concurrency)
-    fitting = await how_many_fit(state["question"], rest, [chunk for _, chunk in found], context, llm)
-    full = f"{len(found) - fitting} chunks were not added: the model's window is full."
-    warnings = [full] if fitting < len(found) else []
-    return [one for one, _ in found[:fitting]], [chunk for _, chunk in found[:fitting]], warnings
+    refills, chunks = await asyncio.to_thread(_nearest_unvisited, pool, near, state["visited"])
+    fitting = await how_many_fit(state["question"], remaining, chunks, context, await resources.llm(context))
+    left_out = len(chunks) - fitting
+    warnings = [f"{left_out} chunks were not added: the model's window is full."] if left_out else []
+    return refills[:fitting], chunks[:fitting], warnings
 
 
-def _unvisited(pool: Pool, near: Sequence[str], visited: Collection[str]) -> list[tuple[Refill, Chunk]]:
-    """For each chunk in turn the nearest one that is not visited and was not found for an earlier one."""
+def _nearest_unvisited(pool: Pool, near: Sequence[str], visited: Collection[str]) -> tuple[list[Refill], list[Chunk]]:
+    """For each chunk id in turn, the nearest chunk that is neither visited nor taken for an earlier id."""
     rows = {pool.chunk(row)["id"]: row for row in range(len(pool))}
-    free = np.ones(len(pool), dtype=bool)
-    free[[rows[one] for one in visited if one in rows]] = False
-    found: list[tuple[Refill, Chunk]] = []
-    for one in near:
-        if one not in rows or not free.any():  # a retriever that is not ours may have lost it
+    unvisited = np.ones(len(pool), dtype=bool)
+    unvisited[[rows[chunk_id] for chunk_id in visited if chunk_id in rows]] = False
+    refills: list[Refill] = []
+    chunks: list[Chunk] = []
+    for chunk_id in near:
+        if chunk_id not in rows or not unvisited.any():  # an external retriever may have lost the chunk
             continue
-        similarity = np.where(free, pool.vectors @ pool.vectors[rows[one]], -np.inf)
+        similarity = np.where(unvisited, pool.vectors @ pool.vectors[rows[chunk_id]], -np.inf)
         row = int(similarity.argmax())
-        free[row] = False
-        chunk = scored_chunk(pool, row)
-        refill: Refill = {"chunk_id": chunk["id"], "near": one, "similarity": float(np.clip(similarity[row], -1, 1))}
-        found.append((refill, chunk))
-    return found
+        unvisited[row] = False
+        chunks.append(scored_chunk(pool, row))
+        cosine = float(np.clip(similarity[row], -1, 1))
+        refills.append({"chunk_id": chunks[-1]["id"], "near": chunk_id, "similarity": cosine})
+    return refills, chunks
 
 
 async def how_many_fit(
-    question: str, rest: Sequence[Chunk], added: Sequence[Chunk], context: DenseRagContext, llm: ChatModel
+    question: str, remaining: Sequence[Chunk], added: Sequence[Chunk], context: DenseRagContext, llm: ChatModel
 ) -> int:
-    """How many of the added chunks, in their order, fit the window together with the rest and a rephrasing."""
+    """How many of the added chunks, in order, fit the model's window beside the remaining ones.
+
+    Each single-edit context has one rephrased chunk, which may be half as long again as the chunk itself: half of the
+    longest chunk stays free for it.
+    """
     window = await llm.window()
     if window is None or not added:
         return len(added)
-    asked = await llm.count([message["content"] for message in answer.messages(question, [])])
-    sizes = await llm.count([as_prompted(chunk) for chunk in [*rest, *added]])
-    room = window - context.max_answer_tokens - SPARE - sum(asked) - sum(sizes[: len(rest)])
-    totals = np.cumsum(sizes[len(rest) :]) + max(sizes) // 2  # a rephrasing may be half as long again
-    return int(np.count_nonzero(totals <= room))
+    prompt = await llm.count([message["content"] for message in answer.messages(question, [])])
+    sizes = await llm.count([passage(chunk) for chunk in [*remaining, *added]])
+    longer_rephrasing = max(sizes) // 2
+    free = window - context.max_answer_tokens - MARGIN - sum(prompt) - sum(sizes[: len(remaining)]) - longer_rephrasing
+    return int(np.count_nonzero(np.cumsum(sizes[len(remaining) :]) <= free))

@@ -1,40 +1,36 @@
-"""rephrase: a chunk in other sentences (DENSE section 4.1, equation 3)."""
-
-from __future__ import annotations
+"""rephrase: a semantically equivalent rephrasing of a chunk (DENSE section 4.1, equation 3)."""
 
 from ..errors import ContextOverflow, ContractFault
 from ..models.interfaces import Sampling
-from ..models.resources import Resources
 from ..prompts import rephrase as prompt
+from ..resources.resources import Resources
 from ..state.dense import DenseContext, DenseState, RephraseInput, text_key
-from .contract import ask
+from .structured_reply import ask_with_retry
 
-ROOM = 64
-"""Tokens that a rephrasing may have beyond one for every two bytes of its text, which is about twice the text's own."""
+MARGIN = 64
+"""Tokens that a rephrasing may have beyond 1 for every 2 bytes of its text, which is about twice the text's length."""
 
 
 async def rephrase(state: RephraseInput, context: DenseContext, resources: Resources) -> DenseState:
     """Rephrase one chunk in isolation, greedily.
 
-    A rephrasing that is empty, unchanged, cut off or a refusal is asked for once more; then the text itself stands,
-    and a warning says that the chunk was not probed.
+    A rephrasing that is empty, unchanged, cut off or a refusal is asked for once more. If that fails too, the chunk
+    keeps its own text, and a warning says that it was not rephrased.
     """
     chunk = state["chunk"]
     text = chunk["text"]
-    llm = await resources.llm(context.llm, context.concurrency)
-    # not counted: a server would be asked for that, which is a round of latency more
-    longest = len(text.encode("utf-8", "replace")) // 2 + ROOM
+    llm = await resources.llm(context)
+    # bytes, not tokens: a server would need one more request to count tokens
+    longest = len(text.encode("utf-8", "replace")) // 2 + MARGIN
     sampling = Sampling(max_tokens=longest, thinking=context.thinking)
     try:
-        found = await ask(llm, prompt.messages(text), sampling, lambda reply: prompt.parse(reply, text), whole=True)
-    except ContractFault as fault:
-        return _unprobed(
-            text, f"Chunk '{chunk['id']}' was not probed: its rephrasing cannot be used ({fault.problem})."
+        rephrasing = await ask_with_retry(
+            llm, prompt.messages(text), sampling, lambda reply: prompt.parse(reply, text), whole=True
         )
+    except ContractFault as fault:
+        problem = f"the model's reply cannot be used ({fault.problem})"
     except ContextOverflow:
-        return _unprobed(text, f"Chunk '{chunk['id']}' was not probed: it does not fit the model's window twice.")
-    return {"rephrased": {text_key(text): found}}
-
-
-def _unprobed(text: str, warning: str) -> DenseState:
-    return {"rephrased": {text_key(text): text}, "warnings": [warning]}
+        problem = "the chunk and its rephrasing do not fit the model's window"
+    else:
+        return {"rephrased": {text_key(text): rephrasing}}
+    return {"rephrased": {text_key(text): text}, "warnings": [f"Chunk '{chunk['id']}' was not rephrased: {problem}."]}

@@ -1,6 +1,4 @@
-"""begin_review, review: a person looks at an answer that cannot be relied on."""
-
-from __future__ import annotations
+"""begin_review, review: a person decides about an uncertain answer."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -8,38 +6,39 @@ from typing import Any, get_args
 from langgraph.types import interrupt
 
 from ..errors import UserFault, either
-from ..models.resources import Resources
+from ..resources.resources import Resources
 from ..state.context import BaseContext
+from ..state.flow import begin_anew
 from ..state.reviewed import Action, Decision, ReviewedState
+from .given_chunks import given_chunks
 from .prepare import check_question
-from .prepare_dense import given_chunks
 
 STOPPED = "A person stopped the run: there is no answer."
 
 
 async def begin_review(state: ReviewedState, context: BaseContext, resources: Resources) -> dict[str, Any]:
-    """Begin anew what an earlier question of the thread left."""
+    """Check the question and clear the state of the thread's earlier question."""
     check_question(state.get("question"))
-    return {"chunks": None, "decisions": None, "usage": None, "warnings": None}
+    return begin_anew(ReviewedState)
 
 
 async def review(state: ReviewedState, context: BaseContext, resources: Resources) -> dict[str, Any]:
-    """Stop and wait for a person's `Decision`; one that cannot be followed is asked for again, with the reason."""
-    shown = {
+    """Interrupt the run until a person gives a `Decision`; an invalid decision is asked for again with the reason."""
+    question = {
         "question": state["question"],
         "answer": state["answer"],
         "evidence": state["evidence"],
         "dse": state["dse"],
         "decide": {"action": either(get_args(Action)), "chunks": "with answer: the texts to answer from"},
     }
-    problem = ""
+    problem: dict[str, str] = {}
     while True:
-        given = interrupt({**shown, "problem": problem} if problem else shown)
+        reply = interrupt({**question, **problem})
         try:
-            decision = _decision(given)
+            decision = _decision(reply)
             break
         except UserFault as fault:
-            problem = str(fault)
+            problem = {"problem": str(fault)}
     if decision["action"] == "answer":
         return {"decisions": [decision], "chunks": decision["chunks"]}
     if decision["action"] == "stop":
@@ -47,17 +46,17 @@ async def review(state: ReviewedState, context: BaseContext, resources: Resource
     return {"decisions": [decision]}
 
 
-def _decision(given: object) -> Decision:
-    """Raises `UserFault` for what is none."""
+def _decision(reply: object) -> Decision:
+    """A person's reply as a decision; raises `UserFault` if it is invalid."""
     actions = get_args(Action)
-    named = given.get("action") if isinstance(given, Mapping) else given
-    action: Action | None = next((one for one in actions if one == named), None)
+    named = reply.get("action") if isinstance(reply, Mapping) else reply
+    action: Action | None = next((action for action in actions if action == named), None)
     if action is None:
-        raise UserFault(f'Decide by {{"action": "..."}} with {either(actions)}, and not {str(given)[:80]!r}.')
+        raise UserFault(f'Decide by {{"action": "..."}} with {either(actions)}, and not {str(reply)[:80]!r}.')
     if action != "answer":
         return {"action": action}
-    chunks = given.get("chunks") if isinstance(given, Mapping) else None
+    chunks = reply.get("chunks") if isinstance(reply, Mapping) else None
     if not chunks:
-        raise UserFault('To answer from other chunks give them: {"action": "answer", "chunks": ["..."]}.')
+        raise UserFault('To answer from other chunks, give the chunks: {"action": "answer", "chunks": ["..."]}.')
     given_chunks(chunks)
     return {"action": "answer", "chunks": chunks}

@@ -1,54 +1,61 @@
-"""δ, from where on something is looked up (SeaKR section 3.1): given, calibrated, or known for the model."""
+"""δ, the threshold of U above which SeaKR retrieves (section 3.1): set, calibrated, or built in for the model."""
 
-from __future__ import annotations
+import asyncio
 
 from ..errors import UserFault
+from ..resources.resources import Resources
 from ..state.calibration import Calibration, identity
-from ..state.seakr import KNOWN, SeaKRContext
+from ..state.seakr import KNOWN, SeaKRContext, SeaKRState
 
 PAPER = -6.0
-"""What the paper uses for models of 7 to 8 billion parameters (section 5.3)."""
+"""The paper's value for models of 7 to 8 billion parameters (section 5.3)."""
 
 BUILT_IN = {
     ("meta-llama/Llama-2-7b-hf", 20): PAPER,
     ("meta-llama/Llama-2-7b-chat-hf", 20): PAPER,
     ("meta-llama/Meta-Llama-3-8B", 20): PAPER,
     ("meta-llama/Meta-Llama-3-8B-Instruct", 20): PAPER,
-    # medians of 80 questions, as the U of this model tells little (docs/measurements/known_unknown.md)
+    # medians over 80 questions: U says little about a model this small (docs/measurements/known_unknown.md)
     ("embedded", 5): 7.73,
     ("embedded", 10): 7.31,
     ("embedded", 20): 6.75,
 }
-"""δ of the estimator gram for a model and a number of samples, at the paper's layer and α."""
+"""δ of the estimator `gram` by model and number of samples, for the paper's layer and α."""
 
 UNSURE = 0.5
-"""δ of the estimator prompt: the model finds it likelier that it does not know enough."""
+"""δ of the estimator `prompt`: above it "I do not know enough" is the likelier reply."""
+
+
+async def set_threshold(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
+    """Put δ into the state."""
+    llm = await resources.llm(context)
+    return {"threshold": await asyncio.to_thread(threshold_of, context, llm.name)}  # which may read a file
 
 
 def threshold_of(context: SeaKRContext, llm: str) -> float:
-    """The threshold that is set; else that of the calibration, or the one known for the model and the estimator.
+    """The threshold of the settings; else the calibration's; else the built-in one for the model and the estimator.
 
-    llm: the name of the model that answers, which may be a live one that the context does not name.
-    Raises `UserFault` where none is known, and for a calibration of another model or other settings.
+    llm: the name of the model that answers; a live model is not named by the context.
+    Raises `UserFault` if there is none, and for a calibration of another model or other settings.
     """
-    if context.threshold != KNOWN:
-        return float(context.threshold)
+    if context.retrieval_threshold != KNOWN:
+        return float(context.retrieval_threshold)
     if context.calibration:
         return Calibration.load(context.calibration, "seakr", context).threshold
     if context.estimator == "prompt":
         return UNSURE
     model = model_of(llm)
-    known = BUILT_IN.get((model, context.samples))
-    if known is None or context.estimator != "gram" or (context.layer, context.alpha) != (0, 1e-3):
+    threshold = BUILT_IN.get((model, context.samples))
+    if threshold is None or context.estimator != "gram" or (context.layer, context.alpha) != (0, 1e-3):
         raise UserFault(
             f"No threshold is known for the estimator '{context.estimator}' with the model '{model}' and "
-            f"{context.samples} samples: find one with `dubito calibrate seakr`, or set threshold (the paper's for "
-            f"gram and 7-billion models is {PAPER:g})."
+            f"{context.samples} samples: find one with `dubito calibrate seakr`, or set retrieval_threshold (in the "
+            f"paper {PAPER:g}, for gram and models of 7 billion parameters)."
         )
-    return known
+    return threshold
 
 
 def model_of(name: str) -> str:
-    """The model that a chat model's name stands for, wherever it is served or read from."""
+    """The model behind a chat model's name, wherever it is served or read from."""
     kind, _, rest = name.partition(":")
     return rest if kind in {"hf", "gguf"} else identity(name)

@@ -1,19 +1,20 @@
-"""Every prompt as a file of its own; beside it the Python that fills it in and parses the reply.
+"""Every prompt is a template; the Python file of its name fills it in and parses the reply.
 
-A template is a chat, a block per turn named for its role: `system`, fixed text; `user_example` and `assistant_example`,
-where one is given; `user`, which holds the data. Documents are data: passages are delimited, and marks that could end a
-passage or forge a chat turn are defused, so their text cannot give instructions.
-What varies most comes last, so that a server's prefix cache serves the rest.
+The prompts without a parser are filled in by `unparsed`.
+
+A template is a chat with one block per turn, named for its role: `system`, fixed text; `user_example` and
+`assistant_example`, if the prompt has an example; `user`, which holds the data. Documents are data: passages are
+delimited, and marks that could end a passage or forge a chat turn are broken, so a document cannot give instructions.
+The part that varies most comes last, so that a server's prefix cache can serve the rest.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Literal
+from typing import Any, Literal, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from ..state.messages import Message
+from ..state.records import Chunk
 
 ROLES: dict[str, Literal["system", "user", "assistant"]] = {
     "system": "system",
@@ -23,7 +24,7 @@ ROLES: dict[str, Literal["system", "user", "assistant"]] = {
 
 
 def render(name: str, **inputs: object) -> list[Message]:
-    """The messages of prompt `name` for the given inputs; a missing input is an error, not an empty string."""
+    """The messages of prompt `name` for the given inputs. A missing input raises an error."""
     template = _TEMPLATES[f"{name}.jinja"]
     context = template.new_context(inputs)
     return [
@@ -32,24 +33,30 @@ def render(name: str, **inputs: object) -> list[Message]:
     ]
 
 
-def defuse(text: str) -> str:
-    """Document text with the marks broken that could close a passage or open a chat turn.
+def passage(chunk: Chunk) -> str:
+    """A chunk as a prompt's list of passages shows it, numbered with four digits. For counting its tokens."""
+    text: str = cast("Any", _TEMPLATES["passages.jinja"].module).passage(1000, chunk)
+    return text
 
-    A zero-width space goes behind the opening bracket: a reader sees no difference, a tokenizer no control token.
+
+def defuse(text: str) -> str:
+    """Break the marks in a document's text that could close a passage or open a chat turn.
+
+    A zero-width space after the opening bracket is invisible, and a tokenizer no longer sees a control token.
     """
-    return _MARK.sub("\\g<0>\u200b", str(text))  # of what is missing, str() tells the name
+    return _MARK.sub("\\g<0>\u200b", str(text))  # str() of a missing input raises an error that names the input
 
 
 _MARK = re.compile(
     r"<(?=\s*/?\s*passage\b|[|｜]|/?s>|(?:start|end)_of_turn>|</?SYS>>)|\[(?=/?INST\])",
     re.IGNORECASE,
 )
-# of passages; of turns: ChatML and Llama 3, DeepSeek, Llama 2 and Mistral, Gemma
+# passages; chat turns of ChatML and Llama 3, DeepSeek, Llama 2 and Mistral, Gemma
 
 
-def bare(text: str, also: str = "") -> str:
-    """A reply's text on one line, without the white space, the marks of bold and what is in `also` around it."""
-    return " ".join(text.split()).strip(" *_" + also)
+def bare(text: str, extra: str = "") -> str:
+    """A text on one line, without surrounding white space, marks of bold type and the characters in `extra`."""
+    return " ".join(text.split()).strip(" *_" + extra)
 
 
 def _load() -> dict[str, Template]:
@@ -66,4 +73,4 @@ def _load() -> dict[str, Template]:
 
 
 _TEMPLATES = _load()
-# all of them at import: read when first needed, they would block the event loop of the node that needs them
+# loaded at import, because reading files at first use would block the event loop of the node that needs them

@@ -1,7 +1,5 @@
 """The Generator's prompt (DF-RAG section 3.4): question and passages in, a short answer out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 
@@ -12,19 +10,27 @@ from . import render
 
 
 def messages(question: str, chunks: Sequence[Chunk], notes: Sequence[str] = ()) -> list[Message]:
-    """Ask for the answer; notes are DF-RAG's incremental context."""
+    """Ask for the answer. notes: DF-RAG's incremental context."""
     return render("answer", question=question, chunks=chunks, notes=notes)
 
 
 def parse(reply: str) -> str:
-    """The reply without bold around it, a repeated 'Answer:' and the marks of passages that a small model repeats.
+    """The answer, without bold type, a leading 'Answer:' and passage marks, which small models repeat.
 
-    Raises `ContractFault` if nothing is left.
+    Raises `ContractFault` for an empty answer.
     """
     answer = _unbold(_LABEL.sub("", _unbold(_MARK.sub("", reply))))
     if not answer:
         raise ContractFault("it is empty", reply)
     return answer
+
+
+def parse_or_empty(reply: str) -> str:
+    """Like `parse`, but an empty answer is an empty text."""
+    try:
+        return parse(reply)
+    except ContractFault:
+        return ""
 
 
 _LABEL = re.compile(r"\A(\*\*)?answer(\*\*)?:(\*\*)?", re.IGNORECASE)

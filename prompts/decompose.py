@@ -1,7 +1,5 @@
 """The decomposition prompt (SUNAR section 3.1, after self-ask): the next sub-question, or the final answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +10,7 @@ from ..state.sunar import Hop
 from . import bare, render
 
 
-class Step(NamedTuple):
+class DecompositionStep(NamedTuple):
     """The next sub-question, or the final answer."""
 
     is_final: bool
@@ -24,13 +22,13 @@ def messages(question: str, hops: Sequence[Hop], *, must_answer: bool = False) -
     return render("decompose", question=question, hops=hops, must_answer=must_answer)
 
 
-def parse(reply: str) -> Step:
-    """The first line that is of one of the two forms; `ContractFault` if none is."""
+def parse(reply: str) -> DecompositionStep:
+    """Read the first line that has one of the two forms; raises `ContractFault` if there is no such line."""
     for match in _LINE.finditer(reply):
         is_final, text = "final" in match["kind"].lower(), bare(match["text"])
         if text:
-            # what a model says behind its own question is no part of it
-            return Step(is_final, text if is_final else text[: text.find("?") + 1] or text)
+            # some models go on after their question: keep it up to its question mark
+            return DecompositionStep(is_final, text if is_final else text[: text.find("?") + 1] or text)
     raise ContractFault("it has no line 'Follow-up: ...' or 'Final answer: ...'", reply)
 
 

@@ -1,11 +1,9 @@
-"""The chain-of-thought prompts of SeaKR and its baselines: the next sentence, the last one, or all of them.
+"""The chain-of-thought prompts of SeaKR and its baselines: for the next sentence, the last sentence, or all sentences.
 
-After SeaKR section 3 and appendix D: question, passages and the rationales so far in, a rationale out. The rationales
-are the model's own turns, so that every chat model can go on from them; ten examples come before the question, always
-the same, so that a server reads them once.
+Input: question, passages and the rationales so far; output: a rationale (SeaKR section 3, appendix D). The rationales
+are the model's own turns of the chat, so every chat model can continue them. Ten fixed examples come first: they stay
+in the server's prefix cache.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Sequence
@@ -13,20 +11,19 @@ from collections.abc import Sequence
 from ..state.messages import Message
 from ..state.records import Chunk
 from . import bare, render
-from .reasoning_examples import EXAMPLES
+from .reasoning_examples import ENDING, EXAMPLES
 
-ENDING = "So the final answer is:"
 NEXT = "Next sentence."
 LAST = f'Last sentence now, the one that begins with "{ENDING}"'
 
 
 def step_messages(question: str, chunks: Sequence[Chunk], rationales: Sequence[str]) -> list[Message]:
-    """Ask for the next sentence after the rationales so far."""
+    """Ask for the next sentence."""
     return _stepwise(question, chunks, rationales, NEXT)
 
 
 def end_messages(question: str, rationales: Sequence[str]) -> list[Message]:
-    """Ask for the final answer to which the rationales lead."""
+    """Ask for the last sentence, which gives the final answer."""
     return _stepwise(question, [], rationales, LAST)
 
 
@@ -34,35 +31,29 @@ def whole_messages(question: str, chunks: Sequence[Chunk]) -> list[Message]:
     """Ask for the whole reasoning in one reply, on one line."""
     system, user = render("reasoning_whole", question=question, chunks=chunks)
     examples = [
-        turn
-        for example in EXAMPLES
-        for turn in _turns(f"Question: {example.question}", [" ".join([*example.facts, f"{ENDING} {example.answer}"])])
+        turn for example in EXAMPLES for turn in _turns(f"Question: {example.question}", [" ".join(example.sentences)])
     ]
     return [system, *examples, user]
 
 
 def final_answer(text: str) -> str | None:
-    """What follows the last "So the final answer is" of a text, on its line; None where those words do not occur.
+    """The rest of the line after the last "So the final answer is"; None if the text does not contain these words.
 
-    Without quotes, the marks of bold and the full stop around it; "" if nothing follows.
+    Surrounding quotes, marks of bold type and the full stop are removed. "" if the line ends after these words.
     """
-    found = list(_FINAL.finditer(text))
-    return _tidied(text[found[-1].end() :].partition("\n")[0]) if found else None
+    matches = list(_FINAL.finditer(text))
+    return _tidied(text[matches[-1].end() :].partition("\n")[0]) if matches else None
 
 
 def end_of(reply: str) -> str:
-    """The answer in a reply to `end_messages`: what follows the words, or the first line where they are left out."""
+    """The answer in a reply to `end_messages`: its `final_answer`, or its first line if it has none."""
     answer = final_answer(reply)
     return _tidied(reply.strip().partition("\n")[0]) if answer is None else answer
 
 
 def _stepwise(question: str, chunks: Sequence[Chunk], rationales: Sequence[str], ask: str) -> list[Message]:
     system, user = render("reasoning_step", question=question, chunks=chunks)
-    examples = [
-        turn
-        for example in EXAMPLES
-        for turn in _turns(f"Question: {example.question}", [*example.facts, f"{ENDING} {example.answer}"])
-    ]
+    examples = [turn for example in EXAMPLES for turn in _turns(f"Question: {example.question}", example.sentences)]
     if rationales:
         return [system, *examples, *_turns(user["content"], rationales), {"role": "user", "content": ask}]
     first = user["content"] if ask == NEXT else f"{user['content']}\n{ask}"
@@ -70,7 +61,7 @@ def _stepwise(question: str, chunks: Sequence[Chunk], rationales: Sequence[str],
 
 
 def _turns(question: str, sentences: Sequence[str]) -> list[Message]:
-    """A question and the sentences said so far, each asked for by a turn of its own."""
+    """A question and its sentences as chat turns; a user turn asks for each sentence."""
     turns: list[Message] = []
     for number, sentence in enumerate(sentences):
         turns.append({"role": "user", "content": NEXT if number else question})

@@ -1,8 +1,8 @@
-"""Ten questions reasoned through, sentence by sentence: the in-context examples of `reasoning`, our own."""
-
-from __future__ import annotations
+"""The in-context examples of `reasoning`: ten questions of our own, each with its reasoning."""
 
 from typing import NamedTuple
+
+ENDING = "So the final answer is:"
 
 
 class Example(NamedTuple):
@@ -11,6 +11,11 @@ class Example(NamedTuple):
     question: str
     facts: tuple[str, ...]
     answer: str
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The facts and the sentence that gives the answer."""
+        return (*self.facts, f"{ENDING} {self.answer}")
 
 
 EXAMPLES = (

@@ -1,7 +1,5 @@
 """The rephrasing prompt (DENSE section 4.1): a chunk's text in, the same meaning in other sentences out."""
 
-from __future__ import annotations
-
 import re
 
 from ..errors import ContractFault
@@ -10,17 +8,17 @@ from . import render
 
 
 def messages(text: str) -> list[Message]:
-    """Ask for one chunk in other sentences."""
+    """Ask for a rephrasing of one chunk."""
     return render("rephrase", text=text)
 
 
 def parse(reply: str, text: str) -> str:
-    """The rephrasing; `ContractFault` if it is empty, refuses, or is the text itself but for case and white space."""
+    """The rephrasing. Raises `ContractFault` if it is empty, is a refusal, or has the same words as the text."""
     rephrasing = _TAG.sub("", reply).strip()
     if not rephrasing:
         raise ContractFault("it is empty", reply)
     if _words(rephrasing) == _words(text):
-        raise ContractFault("it is the text itself, not another way to say it", reply)
+        raise ContractFault("it is the text itself, not a rephrasing", reply)
     if _REFUSAL.match(rephrasing) and not _REFUSAL.match(text.strip()):
         raise ContractFault("it refuses", reply)
     return rephrasing

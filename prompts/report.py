@@ -1,7 +1,5 @@
 """The Evaluator's prompt (DF-RAG section 3.4): plan and one chunk set in, a score and a short answer per step out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 
@@ -10,13 +8,13 @@ from ..state.messages import Message
 from ..state.records import Chunk
 from . import bare, render
 
-HIGHEST = 5
+MAX_SCORE = 5
 
 _LINE = re.compile(
-    r"^[ \t*_#>-]*(?:step[ \t]*)?(?P<step>\d{1,2})[ \t*_]*[).:][ \t*_]*score\b(?P<found>.*)$",
+    r"^[ \t*_#>-]*(?:step[ \t]*)?(?P<step>\d{1,2})[ \t*_]*[).:][ \t*_]*score\b(?P<verdict>.*)$",
     re.IGNORECASE | re.MULTILINE,
 )
-_SCORE = re.compile(rf"([0-{HIGHEST}])(?:\.0|\s*/\s*{HIGHEST})?")
+_SCORE = re.compile(rf"([0-{MAX_SCORE}])(?:\.0|\s*/\s*{MAX_SCORE})?")
 _ANSWER = re.compile(r"\A[\s*_]*answer[\s*_]*[:=]", re.IGNORECASE)
 _NO_ANSWER = {"", "none", "none.", "n/a", "unknown"}
 
@@ -27,11 +25,11 @@ def messages(plan: Sequence[str], chunks: Sequence[Chunk]) -> list[Message]:
 
 
 def parse(reply: str, steps: int) -> tuple[list[int], list[str]]:
-    """Scores in 0..5 and short answers, one each per step; an answer the passages do not give is empty.
+    """A score in 0..5 and a short answer for each step. The answer is empty if the passages do not give it.
 
-    Raises `ContractFault` when a step has no line, or a line no whole number from 0 to 5.
+    Raises `ContractFault` if a step has no line, or its line has no whole number from 0 to 5.
     """
-    lines = {int(match["step"]): match["found"] for match in reversed(list(_LINE.finditer(reply)))}
+    lines = {int(match["step"]): match["verdict"] for match in reversed(list(_LINE.finditer(reply)))}
     scores, answers = [], []
     for step in range(1, steps + 1):
         if step not in lines:
@@ -45,5 +43,7 @@ def parse(reply: str, steps: int) -> tuple[list[int], list[str]]:
 
 def _score(step: int, text: str, reply: str) -> int:
     if not (match := _SCORE.fullmatch(text)):
-        raise ContractFault(f"the score of step {step} is '{text[:40]}', not a whole number from 0 to {HIGHEST}", reply)
+        raise ContractFault(
+            f"the score of step {step} is '{text[:40]}', not a whole number from 0 to {MAX_SCORE}", reply
+        )
     return int(match[1])

@@ -1,6 +1,4 @@
-"""The follow-up prompt of the chat form: a conversation and its last question in, a question that stands alone out."""
-
-from __future__ import annotations
+"""The prompt of the chat form that rewrites a follow-up question so that it stands alone."""
 
 from collections.abc import Sequence
 
@@ -10,11 +8,11 @@ from ..state.messages import Message
 from . import bare, render
 
 MOST_TURNS = 10
-"""Turns of the conversation that the model is shown, the last ones."""
+"""The model sees this many turns of the conversation, the last ones."""
 
 
 def messages(turns: Sequence[Turn], question: str) -> list[Message]:
-    """Ask for the last question of a conversation in a form that needs none of it."""
+    """Ask for the last question in a form that can be understood without the conversation."""
     return render("standalone", turns=list(turns)[-MOST_TURNS:], question=question)
 
 

@@ -1,4 +1,4 @@
-"""The other way round: our retrievers for code that expects LangChain's."""
+"""dubito's retrievers as LangChain's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .pool import Pool, Retriever
 
 
 class DubitoRetriever(BaseRetriever):
-    """A `Retriever` of ours as a LangChain retriever; `k` and `lam` may also be given with a call."""
+    """A `Retriever` as a LangChain retriever; `k` and `lam` may also be given with a call."""
 
     retriever: SkipValidation[Retriever] = Field(exclude=True)
     k: int = Field(default=5, ge=1, description="How many documents to return.")
@@ -24,10 +24,10 @@ class DubitoRetriever(BaseRetriever):
         default=1.0,
         ge=0.0,
         le=1.0,
-        description="Diversity level λ: 1 returns the most similar chunks, less selects them by gMMR.",
+        description="Diversity level λ: 1 returns the most similar chunks; below 1, gMMR selects them.",
     )
     top_n: int | None = Field(
-        default=None, ge=1, description="How many of the nearest chunks to select among; None for all there are."
+        default=None, ge=1, description="Select among this many nearest chunks; None for all chunks."
     )
 
     def _get_relevant_documents(
@@ -51,7 +51,7 @@ class DubitoRetriever(BaseRetriever):
         return await self._select(query, k, lam)
 
     async def _select(self, query: str, k: int | None, lam: float | None) -> list[Document]:
-        # what a call gives obeys the same bounds as the fields
+        # a call's values are checked against the same bounds as the fields
         chosen = self if k is None and lam is None else self._with(k, lam)
         pool = await self.retriever.pool(query, chosen.top_n)
         return await asyncio.to_thread(_documents, pool, chosen.k, chosen.lam)
@@ -69,7 +69,7 @@ def _documents(pool: Pool, k: int, lam: float) -> list[Document]:
     if lam == 1.0:
         rows = np.argsort(-scores, kind="stable")[:k]
     else:
-        from .gmmr import gmmr_sweep  # noqa: PLC0415 - needed for diversity alone
+        from .gmmr import gmmr_sweep  # noqa: PLC0415 - needed only for λ below 1
 
         rows = gmmr_sweep(pool.query, pool.vectors, np.array([lam]), k)[0]
     return [_document(pool, int(row), float(scores[row])) for row in rows]

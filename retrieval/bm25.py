@@ -1,11 +1,9 @@
-"""BM25 over the chunks of an index, by bm25s: built once for a set of chunks, kept on disk and read memory-mapped.
+"""BM25 over the chunks of an index, by bm25s: built once per set of chunks, kept on disk, read memory-mapped.
 
 The variant is Lucene's (Kamphuis et al. 2020): Σ over the query's words of idf · tf / (tf + k1 (1 − b + b · l / l̄)),
-with idf = log(1 + (N − df + 0.5) / (df + 0.5)), k1 = 1.5 and b = 0.75; a word that the query repeats counts again.
-Words are runs of at least two letters or digits in lower case, without 33 English stop words; there is no stemming.
+with idf = log(1 + (N − df + 0.5) / (df + 0.5)), k1 = 1.5 and b = 0.75. Repeated words of the query count repeatedly.
+A word is a run of two or more letters or digits, in lower case; 33 English stop words are left out. No stemming.
 """
-
-from __future__ import annotations
 
 import asyncio
 import logging
@@ -17,24 +15,25 @@ import numpy as np
 
 from ..errors import UserFault
 from ..state.records import Chunk
-from .chunking import Progress, embedding_text
-from .derived_files import Derived, cache_folder, kept, read_array, read_manifest
+from .chunking import Progress, batches, embedding_text
+from .derived_files import Derived, cache_folder, get_or_build, read_array
 from .fusion import Ranking, best
 from .index import Index
+from .saved_folder import damaged, read_manifest
 
 KIND, FORMAT = "BM25 index", 1
 
 K1, B = 1.5, 0.75
 
 BATCH = 4096
-"""Chunks whose words are found between two reports of progress."""
+"""Chunks between two reports of progress."""
 
 WORDS = "words"
-"""Where bm25s's own files are."""
+"""The subfolder of bm25s's own files."""
 
 
 class Bm25Manifest(Derived):
-    """What a BM25 index was made from."""
+    """The inputs of a BM25 index."""
 
     kind: str = KIND
     format: int = FORMAT
@@ -43,14 +42,14 @@ class Bm25Manifest(Derived):
 
 
 class Bm25:
-    """A ranking of an index's rows by BM25 over titles and texts."""
+    """Ranks an index's rows by BM25 over titles and texts."""
 
     def __init__(self, model: Any) -> None:  # noqa: ANN401 - bm25s has no types
-        """model: bm25s's; None if no chunk has a word."""
+        """model: a bm25s model; None if no chunk has a word."""
         self._model = model
 
     async def rank(self, query: str, n: int) -> Ranking:
-        """See `Ranker.rank`; a row without any of the query's words is left out."""
+        """See `Ranker.rank`; rows without any word of the query are left out."""
         return await asyncio.to_thread(self._rank, query, n)
 
     def _rank(self, query: str, n: int) -> Ranking:
@@ -61,13 +60,13 @@ class Bm25:
 
 
 def words_of(texts: Sequence[str]) -> list[list[str]]:
-    """The words of each text that BM25 counts."""
+    """The words of each text for BM25."""
     words: list[list[str]] = _bm25s().tokenize(list(texts), stopwords="en", return_ids=False, show_progress=False)
     return words
 
 
 async def open_bm25(index: Index, cache: Path, progress: Progress | None = None) -> Bm25:
-    """The BM25 index of an index's chunks, built at first use; progress: hears of how many chunks the words are known.
+    """The BM25 index of an index's chunks, built at the first use; progress: gets the number of chunks read.
 
     `UserFault` if the package is missing or the cache folder cannot be written to.
     """
@@ -78,23 +77,20 @@ async def open_bm25(index: Index, cache: Path, progress: Progress | None = None)
     async def build() -> Callable[[Path], None]:
         return await asyncio.to_thread(_built, await _words(index.chunks, progress))
 
-    return await kept(folder, manifest, lambda: _read(folder, manifest), build)
+    return await get_or_build(folder, manifest, lambda: _read(folder, manifest), build)
 
 
 async def _words(chunks: Sequence[Chunk], progress: Progress | None) -> list[list[str]]:
     words: list[list[str]] = []
-    for start in range(0, len(chunks), BATCH):
-        texts = [embedding_text(chunk) for chunk in chunks[start : start + BATCH]]
-        words += await asyncio.to_thread(words_of, texts)
-        if progress is not None:
-            progress(len(words), len(chunks))
+    for batch in batches(chunks, BATCH, progress):
+        words += await asyncio.to_thread(words_of, [embedding_text(chunk) for chunk in batch])
     return words
 
 
 def _built(words: list[list[str]]) -> Callable[[Path], None]:
-    """Index the words; the result writes it."""
+    """Build the index; returns the function that writes it into a folder."""
     known: dict[str, int] = {}
-    ids = [[known.setdefault(word, len(known)) for word in some] for some in words]
+    ids = [[known.setdefault(word, len(known)) for word in text] for text in words]
     if not known:
         return lambda _: None  # bm25s would divide by the mean length, 0
     model = _bm25s().BM25(k1=K1, b=B, method="lucene", backend="numpy")
@@ -104,7 +100,7 @@ def _built(words: list[list[str]]) -> Callable[[Path], None]:
 
 def _read(folder: Path, due: Bm25Manifest) -> Bm25:
     if read_manifest(folder, Bm25Manifest, KIND, FORMAT) != due:
-        raise UserFault(f"The {KIND} {folder} is of other chunks: build it anew.")
+        raise UserFault(f"The {KIND} {folder} is of other chunks: build it again.")
     if not (folder / WORDS).exists():
         return Bm25(None)
     for name, dtype in (("data", "float32"), ("indices", "int32"), ("indptr", "int64")):
@@ -112,12 +108,12 @@ def _read(folder: Path, due: Bm25Manifest) -> Bm25:
     try:
         return Bm25(_bm25s().BM25.load(str(folder / WORDS), mmap=True, load_corpus=False, show_progress=False))
     except (OSError, ValueError, LookupError, TypeError) as fault:
-        raise UserFault(f"The {KIND} {folder} is damaged: delete that folder and build it anew.") from fault
+        raise damaged(folder, KIND) from fault
 
 
 def _bm25s() -> Any:  # noqa: ANN401 - bm25s has no types
     try:
-        import bm25s  # noqa: PLC0415 - for those who search by words
+        import bm25s  # noqa: PLC0415 - loaded when first needed
     except ImportError as error:
         raise UserFault('The first stage bm25 needs a package: pip install "bm25s>=0.3".') from error
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG

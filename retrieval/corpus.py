@@ -1,12 +1,10 @@
-"""Documents read from files of many kinds, each with an id that is unique and the same in every run."""
-
-from __future__ import annotations
+"""Documents read from files of many formats; ids are unique and the same in every run."""
 
 import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -33,7 +31,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in the order of their source, and the problems of the records that were left out."""
+    """Documents in source order, and the problems of records that were left out."""
 
     documents: tuple[Document, ...]
     problems: tuple[str, ...] = ()
@@ -48,40 +46,40 @@ class Corpus:
         return digest.hexdigest()
 
 
-def read_corpus(path: str | Path, *, on_error: Literal["refuse", "skip"] = "refuse") -> Corpus:
+def read_corpus(path: str | Path, *, on_bad_record: Literal["refuse", "skip"] = "refuse") -> Corpus:
     """Read a file (JSONL, JSON, CSV, TSV, text, PDF, HTML, Word) or a folder of text, PDF, HTML and Word files.
 
-    The format is told by the content. Raises `UserFault` if there is nothing to read, or anything that cannot be read
-    and `on_error` is `refuse`; with `skip` the rest is kept and `Corpus.problems` names file and line of each.
+    The content decides the format. `UserFault` if there is nothing to read, or if a record cannot be read and
+    `on_bad_record` is `refuse`; with `skip`, bad records are left out and `Corpus.problems` names each file and line.
     """
     path = Path(path).expanduser()
     passages: list[Passage] = []
     problems: list[str] = []
-    for file, found in _findings(path):
-        finding = _checked(found)
+    for file, read in _findings(path):
+        finding = _checked(read)
         if isinstance(finding, Passage):
             passages.append(finding)
         else:
             place = f"{shown(file)}, {finding.where}" if finding.where else shown(file)
             problems.append(f"{place}: {finding.what}")
-    if problems and (on_error == "refuse" or not passages):
-        raise UserFault(_refusal(problems, some_left=bool(passages)))
+    if problems and (on_bad_record == "refuse" or not passages):
+        raise UserFault(refusal(problems, None if passages else "there is no document to read"))
     if not passages:
         raise UserFault(f"{shown(path)} holds no documents: give a corpus with at least one record that has a text.")
     return Corpus(tuple(_documents(passages)), tuple(problems))
 
 
 def shown(path: Path) -> str:
-    """A path fit for a message, even if its name is not valid Unicode."""
+    """A path for messages, even if it is not valid Unicode."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
-def _refusal(problems: list[str], *, some_left: bool) -> str:
-    more = {1: "", 2: " (and 1 problem more)"}.get(len(problems), f" (and {len(problems) - 1} problems more)")
-    if not some_left:
-        return f"{problems[0]}{more}, so there is no document to read."
-    advice = "leave out what cannot be read (--on-bad-record skip, in Python on_error='skip')"
-    return f"{problems[0]}{more}; mend it, or {advice}."
+def refusal(problems: Sequence[str], nothing_left: str | None) -> str:
+    """The message about records that cannot be read. nothing_left: a clause, if they are all there is."""
+    more = {1: "", 2: " (and 1 more problem)"}.get(len(problems), f" (and {len(problems) - 1} more problems)")
+    if nothing_left:
+        return f"{problems[0]}{more}, so {nothing_left}."
+    return f"{problems[0]}{more}; correct it, or skip broken records (on_bad_record='skip')."
 
 
 def _findings(path: Path) -> Iterator[tuple[Path, Finding]]:
@@ -119,25 +117,25 @@ def _in_file(path: Path, *, in_folder: bool = False) -> Iterable[Finding]:
     kind = kind_of(content)
     if kind in {"PDF", "Word"} or (kind and path.suffix.lower() not in PROSE):
         return load(path, kind)
-    if unreadable := _no_text(content):
+    if unreadable := _why_not_text(content):
         return [Problem("", unreadable)]
     read = prose if in_folder else read_format
     try:
         return read(content.decode("utf-8-sig"), path)
     except UnicodeDecodeError as fault:
-        # bytes that are no text spoil only the records they are in: `_checked` finds them there
-        what = f"byte {fault.start} (0x{content[fault.start]:02X}) is not UTF-8: save the file as UTF-8"
-        found = Problem(f"line {content.count(10, 0, fault.start) + 1}", what)
-        return chain([found], read(content.decode("utf-8-sig", errors="surrogateescape"), path))
+        # invalid bytes spoil only their own records: `_checked` finds them there
+        reason = f"byte {fault.start} (0x{content[fault.start]:02X}) is not UTF-8: save the file as UTF-8"
+        problem = Problem(f"line {content.count(10, 0, fault.start) + 1}", reason)
+        return chain([problem], read(content.decode("utf-8-sig", errors="surrogateescape"), path))
 
 
-def _no_text(content: bytes) -> str | None:
+def _why_not_text(content: bytes) -> str | None:
     if not content.strip():
         return "the file is empty"
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "the file is UTF-16: save it as UTF-8"
     if b"\0" in content:
-        return f"the file is binary (byte {content.index(0)} is 0) and of no kind that can be read"
+        return f"the file is binary (byte {content.index(0)} is 0) and of an unknown format"
     return None
 
 
@@ -154,9 +152,9 @@ def _checked(finding: Finding) -> Finding:
 
 
 def _documents(passages: list[Passage]) -> Iterator[Document]:
-    """Paragraphs that several questions share are kept once; the id is the record's own, else its title, else a number.
+    """Keep paragraphs that several questions share once. The id is the record's own, else its title, else a number.
 
-    What is taken already gets a number after it: `Title`, `Title (2)`, `Title (3)`.
+    An id that is taken gets a number behind it: `Title`, `Title (2)`, `Title (3)`.
     """
     own = Counter(passage.id for passage in passages if passage.id is not None)
     taken = {name for name, count in own.items() if count == 1}
@@ -171,9 +169,9 @@ def _documents(passages: list[Passage]) -> Iterator[Document]:
         number += 1
         name = passage.id
         if name is None or own[name] > 1:
-            wanted = name = passage.title or str(number)
+            base = name = passage.title or str(number)
             while name in taken:
-                tries[wanted] += 1
-                name = f"{wanted} ({tries[wanted] + 1})"
+                tries[base] += 1
+                name = f"{base} ({tries[base] + 1})"
             taken.add(name)
         yield Document(name, passage.title, passage.text)

@@ -1,6 +1,4 @@
-"""The shapes a corpus file can have, told by its content: prose, a JSON list, JSON lines, a table with a header."""
-
-from __future__ import annotations
+"""The formats of corpus files, recognised by content: prose, a JSON list, JSON lines, a table with a header."""
 
 import csv
 import io
@@ -9,14 +7,15 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
+from .json_records import BrokenJson, line_of, list_records, why_broken
 from .passages import TEXT_NAMES, Finding, Passage, Problem, passages_of
 
 LONGEST_FIELD = 2**31 - 1
-"""Characters in one field of a table; the csv module's own limit of 131,072 is too short for a document."""
+"""The most characters in a table field; the csv module's default of 131,072 is too short for a document."""
 
 
 def read_format(text: str, path: PurePath) -> Iterator[Finding]:
-    """Everything in a file's text, in order. The name's ending decides only where the content does not tell."""
+    """All passages and problems of a file, in order. The file name decides only if the content is ambiguous."""
     ending = path.suffix.lower()
     if ending in {".md", ".markdown"}:
         return prose(text, path)
@@ -30,7 +29,7 @@ def read_format(text: str, path: PurePath) -> Iterator[Finding]:
 
 
 def prose(text: str, path: PurePath) -> Iterator[Finding]:
-    """One passage, titled by its first Markdown heading or else by the file's name."""
+    """One passage, titled by its first Markdown heading, else by the file's name."""
     yield Passage("", _first_heading(text) or path.stem, text)
 
 
@@ -49,38 +48,14 @@ def _first_heading(text: str) -> str | None:
 
 
 def _array(text: str) -> Iterator[Finding]:
-    """The records one by one, so that each has its line and those before a broken place are kept."""
-    decoder, at, line, counted = json.JSONDecoder(), _next_mark(text, 0), 1, 0
-    if text[at : at + 1] != "[":
-        yield Problem("line 1", "the file is no JSON list of records")
+    if not text.lstrip().startswith("["):
+        yield Problem("line 1", "the file is not a JSON list of records")
         return
-    at = _next_mark(text, at + 1)
-    while text[at : at + 1] != "]":
-        line, counted = line + text.count("\n", counted, at), at
-        try:
-            record, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError) as fault:
-            yield Problem(_place(fault, line), f"the JSON is broken ({_reason(fault)}) and what follows is not read")
-            return
-        yield from passages_of(record, f"line {line}")
-        at = _next_mark(text, end)
-        if text[at : at + 1] == ",":
-            at = _next_mark(text, at + 1)
-        elif text[at : at + 1] != "]":
-            yield Problem(_line(text, at), "the JSON is broken (a ',' or ']' is missing) and what follows is not read")
-            return
-    if (rest := _next_mark(text, at + 1)) < len(text):
-        yield Problem(_line(text, rest), "there is something after the end of the JSON list, and it is not read")
-
-
-def _next_mark(text: str, at: int) -> int:
-    while text[at : at + 1] in {" ", "\t", "\r", "\n"}:
-        at += 1
-    return at
-
-
-def _line(text: str, at: int) -> str:
-    return f"line {1 + text.count(chr(10), 0, at)}"
+    for _, line, record in list_records(text):
+        if isinstance(record, BrokenJson):
+            yield Problem(f"line {line}", record.reason)
+        else:
+            yield from passages_of(record, f"line {line}")
 
 
 def _object_or_lines(text: str) -> Iterator[Finding]:
@@ -90,7 +65,7 @@ def _object_or_lines(text: str) -> Iterator[Finding]:
         if text.strip().split("\n", 1)[0].strip() != "{":
             yield from _lines(text)
         else:  # one object over many lines
-            yield Problem(_place(fault, 1), f"the JSON is broken ({_reason(fault)})")
+            yield Problem(f"line {line_of(fault, 1)}", f"the JSON is broken ({why_broken(fault)})")
     else:
         yield from passages_of(record, "line 1")
 
@@ -102,23 +77,13 @@ def _lines(text: str) -> Iterator[Finding]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as fault:
-            yield Problem(f"line {number}", f"the JSON is broken ({_reason(fault)})")
+            yield Problem(f"line {number}", f"the JSON is broken ({why_broken(fault)})")
         else:
             yield from passages_of(record, f"line {number}")
 
 
-def _reason(fault: Exception) -> str:
-    if isinstance(fault, json.JSONDecodeError):
-        return f"{fault.msg[:1].lower()}{fault.msg[1:]}, column {fault.colno}"
-    return "it is nested too deeply" if isinstance(fault, RecursionError) else "a number in it is too long"
-
-
-def _place(fault: Exception, otherwise: int) -> str:
-    return f"line {fault.lineno if isinstance(fault, json.JSONDecodeError) else otherwise}"
-
-
 def _delimiter(text: str, *, by_name: bool) -> str | None:
-    """What parts the columns, if the file's name says that it is a table or its first line can only be a header."""
+    """The column delimiter, if the file's name or its first line says that it is a table; else None."""
     csv.field_size_limit(LONGEST_FIELD)
     for delimiter in ("\t", ",", ";"):
         names, row = _first_two_rows(text, delimiter)
@@ -153,7 +118,7 @@ def _table(text: str, delimiter: str) -> Iterator[Finding]:
         if header is None:
             header = [name.strip().lower() for name in row]
             if not set(header) & set(TEXT_NAMES):
-                yield Problem(where, f"the header has no column of texts: call one of its columns {TEXT_NAMES[0]}")
+                yield Problem(where, f"the header has no text column: name one of the columns {TEXT_NAMES[0]}")
                 return
         elif len(row) > len(header):
             yield Problem(where, f"the row has {len(row)} fields and the header {len(header)}")

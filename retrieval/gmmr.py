@@ -1,24 +1,22 @@
-"""gMMR and classical MMR for many λ at once: the answer of plain greedy selection, in fewer passes over the chunks.
+"""gMMR and classical MMR for many λ at once: the result of greedy selection, with fewer passes over the chunks.
 
-Both score a chunk c by λ·cos(q,c) + (1−λ)·novelty, and a chunk is less novel the closer it is to the chosen set S:
+Both score a chunk c by λ·cos(q,c) + (1−λ)·novelty. The novelty of a chunk falls with its closeness to the chosen set S:
 
     gMMR (DF-RAG, eq. 1-3)   closeness = cos(c, mean of S)          novelty = sqrt(2 − 2·closeness)
     MMR                      closeness = max over S of cos(c, s)    novelty = −closeness
 
-*One pass a step.* All λ are multiplied in the same pass, and λ that have chosen the same set share one column. The pass
-goes slab by slab, so that scores stay in the processor's cache and are never held for all chunks.
+*One pass per step.* All λ share one pass over the chunks, and λ with the same chosen set share one column. The pass
+goes slab by slab: scores stay in the processor's cache and are never held for all chunks.
 
-*No pass where a bound settles it.* A chunk at angle α from q is at most α+β from a vector at angle β from q (the
+*No pass where a bound decides.* A chunk at angle α from q is at most α+β from a vector at angle β from q (the
 triangle inequality on the sphere), so a chunk with cos(q,c) = a scores at most λ·a + (1−λ)·novelty(cos(α+β)). Where
-that is below the best score among the head, the 2 % of chunks nearest to q, for every a outside the head, the winner is
-in the head. This settles λ near 1. For λ near 0 nearly every chunk may win, and the pass is made.
+that is below the best score in the head (the 2 % of chunks nearest to q) for every a outside the head, the winner is in
+the head. This decides λ near 1. For λ near 0 nearly every chunk can win, and the pass is made.
 
-*Exact.* A float32 product errs by at most d·2⁻²⁴, whatever the order of summation. So each score has an upper and a
-lower bound, and chunks whose bounds overlap are scored again, in float64 and each row by itself: the answer depends on
-neither blocks nor threads, duplicates score the same, and equal scores go to the lowest row.
+*Exact.* A float32 product has an error of at most d·2⁻²⁴ in any order of summation. So each score has an upper and a
+lower bound. Chunks whose bounds overlap are scored again in float64, row by row: the result does not depend on blocks
+or threads, duplicates have equal scores, and the lowest row wins a tie.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,10 +32,10 @@ F64 = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 SLAB = 16384  # chunks scored at a time
-TILE = 32  # chunks multiplied at a time: a larger tile OpenBLAS would copy before it multiplies
+TILE = 32  # chunks multiplied at a time: OpenBLAS copies larger tiles before it multiplies
 HEAD = 256  # the least number of chunks in the head
-UNIT = 1e-3  # how far from 1 a vector's length may be
-SLACK = 3 * UNIT  # how far from a cosine a dot product of two such vectors may be, rounding included
+UNIT = 1e-3  # largest deviation of a vector's length from 1
+SLACK = 3 * UNIT  # largest error of such vectors' dot product as a cosine, rounding included
 LOWEST = -2.0  # below every score
 
 
@@ -45,8 +43,8 @@ def gmmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Row
     """Rows of the k chunks that gMMR selects for each λ (DF-RAG, section 3.1), in the order of selection.
 
     query: [d], rounded to float32; chunks: [N, d] float32, never copied; lambdas: [L] in [0, 1]. Returns [L, k].
-    λ = 1 is plain top-k. Vectors are L2-normalised, so that dot products are cosines; of the chunks only the selected
-    are checked for it. Raises `UserFault` where an argument does not fit this description or k is more than N.
+    λ = 1 is plain top-k. Vectors must be L2-normalised, so that dot products are cosines; only the query and the
+    selected chunks are checked. `UserFault` for other arguments, and if k is more than N.
     """
     return _sweep(_GMMR, query, chunks, lambdas, k)
 
@@ -57,10 +55,10 @@ def mmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows
 
 
 class _Rule(NamedTuple):
-    """What tells gMMR and MMR apart.
+    """The difference between gMMR and MMR.
 
-    anchors: chosen vectors [t, d] → [m, d]; a chunk's closeness is its largest cosine to one of them;
-    novelty: of a closeness; it never rises with it.
+    anchors: chosen vectors [t, d] → [m, d]; a chunk's closeness is its largest cosine to an anchor;
+    novelty: a function of closeness that never increases.
     """
 
     anchors: Callable[[F64], F64]
@@ -78,7 +76,7 @@ _MMR = _Rule(lambda chosen: chosen, np.negative)
 
 
 class _Set(NamedTuple):
-    """A chosen set: its rows, its anchors [m, d], and the indices of the λ that have chosen it."""
+    """A chosen set: its rows, its anchors [m, d], and the indices of the λ that chose it."""
 
     chosen: Rows
     anchors: F64
@@ -86,7 +84,7 @@ class _Set(NamedTuple):
 
 
 class _Slab(NamedTuple):
-    """Some of the chunks: their rows, ascending, their vectors [n, d] and their cosines to the query [n]."""
+    """A part of the chunks: their rows, ascending, their vectors [n, d] and their cosines to the query [n]."""
 
     rows: Rows
     vectors: F32
@@ -95,10 +93,10 @@ class _Slab(NamedTuple):
 
 def _sweep(rule: _Rule, query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
     q, lams = _checked(query, chunks, lambdas, k)
-    error = (chunks.shape[1] + 64) * 2.0**-24  # of a cosine in float32, and of the few operations that make it a score
+    error = (chunks.shape[1] + 64) * 2.0**-24  # of a float32 cosine and of the operations from it to the score
     relevance = _products(q[None], chunks)[0]
     if len(bad := np.flatnonzero(~np.isfinite(relevance))):
-        raise UserFault(f"The vector of chunk {bad[0]} holds a number that is not finite: embed that chunk again.")
+        raise UserFault(f"The vector of chunk {bad[0]} has a number that is not finite: embed that chunk again.")
     head, outside = _head(chunks, relevance)
     picks = np.empty((len(lams), k), dtype=np.int64)
     nearest = np.flatnonzero(relevance >= relevance.max() - 2 * error)
@@ -110,16 +108,16 @@ def _sweep(rule: _Rule, query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: in
         ]
         floors, contenders = _scan([head], sets, lams, rule, error)
         unsettled = []
-        for one in sets:
-            to_query = float((one.anchors @ q).max())
-            levels = [i for i in one.levels if _reach(outside, to_query, lams[i], rule) >= floors[i]]
+        for chosen_set in sets:
+            to_query = float((chosen_set.anchors @ q).max())
+            levels = [i for i in chosen_set.levels if _reach(outside, to_query, lams[i], rule) >= floors[i]]
             if levels:
-                unsettled.append(one._replace(levels=levels))
+                unsettled.append(chosen_set._replace(levels=levels))
         if unsettled:
             contenders |= _scan(_slabs(chunks, relevance), unsettled, lams, rule, error)[1]
-        for one in sets:
-            for i in one.levels:
-                picks[i, step] = _best(contenders[i], chunks, q, one.anchors, lam=lams[i], rule=rule)
+        for chosen_set in sets:
+            for i in chosen_set.levels:
+                picks[i, step] = _best(contenders[i], chunks, q, chosen_set.anchors, lam=lams[i], rule=rule)
     _require_unit(np.unique(picks), chunks)
     return picks
 
@@ -132,7 +130,7 @@ def _same_sets(picks: Rows) -> dict[tuple[int, ...], list[int]]:
 
 
 def _head(chunks: F32, relevance: F32) -> tuple[_Slab, F64]:
-    """The chunks nearest to the query; and a range that holds the others' cosines to it, cut into 256 (or none)."""
+    """The chunks nearest to the query, and 257 limits over the range of the others' cosines (empty: no others)."""
     others = len(chunks) - max(HEAD, len(chunks) // 50)
     if others <= 0:
         return _Slab(np.arange(len(chunks)), chunks, relevance), np.empty(0)
@@ -143,7 +141,7 @@ def _head(chunks: F32, relevance: F32) -> tuple[_Slab, F64]:
 
 
 def _reach(outside: F64, to_query: float, lam: float, rule: _Rule) -> float:
-    """A bound on what chunks outside the head score; to_query: the cosine of the anchor nearest to the query."""
+    """An upper bound on scores outside the head; to_query: the cosine of the anchor nearest to the query."""
     if not len(outside):
         return LOWEST
     angles = np.arccos(np.clip(outside[:-1], -1, 1)) + math.acos(max(-1.0, min(1.0, to_query - SLACK)))
@@ -160,20 +158,20 @@ def _slabs(chunks: F32, relevance: F32) -> Iterator[_Slab]:
 def _scan(
     slabs: Iterable[_Slab], sets: Sequence[_Set], lams: Sequence[float], rule: _Rule, error: float
 ) -> tuple[dict[int, float], dict[int, Rows]]:
-    """For every λ of the sets: a score that the best chunk surely has, and the rows, ascending, that may be best."""
-    floors = {i: LOWEST for one in sets for i in one.levels}
-    found = {i: [np.empty(0, dtype=np.int64)] for i in floors}
-    anchors = np.concatenate([one.anchors for one in sets]).astype(np.float32)
-    ends = np.cumsum([len(one.anchors) for one in sets])
+    """For every λ of the sets: a lower bound on the best score, and the rows, ascending, that can be best."""
+    floors = {i: LOWEST for chosen_set in sets for i in chosen_set.levels}
+    contenders = {i: [np.empty(0, dtype=np.int64)] for i in floors}
+    anchors = np.concatenate([chosen_set.anchors for chosen_set in sets]).astype(np.float32)
+    ends = np.cumsum([len(chosen_set.anchors) for chosen_set in sets])
     for slab in slabs:
         products = _products(anchors, slab.vectors)
         relevance = slab.relevance + error
-        for one, end in zip(sets, ends, strict=True):
-            closeness = products[end - len(one.anchors) : end].max(axis=0)
+        for chosen_set, end in zip(sets, ends, strict=True):
+            closeness = products[end - len(chosen_set.anchors) : end].max(axis=0)
             novelty = rule.novelty(closeness - error)
-            at = np.minimum(np.searchsorted(slab.rows, one.chosen), len(slab.rows) - 1)
-            gone = at[slab.rows[at] == one.chosen]
-            for i in one.levels:
+            at = np.minimum(np.searchsorted(slab.rows, chosen_set.chosen), len(slab.rows) - 1)
+            gone = at[slab.rows[at] == chosen_set.chosen]
+            for i in chosen_set.levels:
                 lam = lams[i]
                 upper = lam * relevance + (1 - lam) * novelty
                 upper[gone] = -np.inf
@@ -181,11 +179,11 @@ def _scan(
                 if upper[top] >= floors[i]:
                     lower = lam * (slab.relevance[top] - error) + (1 - lam) * rule.novelty(closeness[top] + error)
                     floors[i] = max(floors[i], float(lower))
-                    found[i].append(slab.rows[upper >= floors[i]])
-    return floors, {i: np.concatenate(rows) for i, rows in found.items()}
+                    contenders[i].append(slab.rows[upper >= floors[i]])
+    return floors, {i: np.concatenate(rows) for i, rows in contenders.items()}
 
 
-@np.errstate(all="ignore")  # OpenBLAS at times reads, and warns of, what lies beside a small matrix
+@np.errstate(all="ignore")  # OpenBLAS sometimes reads memory beside a small matrix and warns about it
 def _products(anchors: F32, vectors: F32) -> F32:
     """anchors @ vectors.T, [m, n]."""
     if len(anchors) == 1:
@@ -199,7 +197,7 @@ def _products(anchors: F32, vectors: F32) -> F32:
 
 
 def _best(rows: Rows, chunks: F32, q: F32, anchors: F64, *, lam: float, rule: _Rule) -> int:
-    """Of the given rows, ascending, the one with the highest score in float64; the lowest of equals."""
+    """The row with the highest score in float64 among these rows (ascending); the lowest row among equals."""
     best, winner = -np.inf, rows[0]
     for start in range(0, len(rows) if len(rows) > 1 else 0, 256):
         part = rows[start : start + 256]
@@ -213,13 +211,13 @@ def _best(rows: Rows, chunks: F32, q: F32, anchors: F64, *, lam: float, rule: _R
 
 
 def _dots(vectors: F64, vector: NDArray[np.floating]) -> F64:
-    # unlike a BLAS product, the same sum for a row whatever the other rows are
+    # unlike a BLAS product, a row's sum does not depend on the other rows
     return np.asarray((vectors * vector).sum(axis=1))
 
 
 def _checked(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> tuple[F32, list[float]]:
     if not isinstance(chunks, np.ndarray) or chunks.dtype != np.float32:
-        raise UserFault("The chunks' vectors are not a float32 array: convert them once, with .astype(np.float32).")
+        raise UserFault("The chunks' vectors are not a float32 array: convert them with .astype(np.float32).")
     if chunks.ndim != 2 or not chunks.size:
         raise UserFault(f"The chunks' vectors have shape {chunks.shape}: give at least one chunk, as [N, d].")
     n, d = chunks.shape

@@ -1,4 +1,4 @@
-"""Texts out of PDF, HTML and Word files, by LangChain's document loaders (the `[loaders]` extra)."""
+"""Text from PDF, HTML and Word files, by LangChain's document loaders (the `[loaders]` extra)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = Literal["PDF", "HTML", "Word"]
 
 
 def kind_of(content: bytes) -> Kind | None:
-    """What a file is by its first bytes; None if no loader reads it."""
+    """The kind of a file by its first bytes; None if no loader reads it."""
     if content.startswith(b"%PDF-"):
         return "PDF"
     if content.startswith(b"PK\x03\x04") and b"word/" in content:
@@ -28,11 +28,11 @@ def kind_of(content: bytes) -> Kind | None:
 
 
 def load(path: Path, kind: Kind) -> Iterator[Finding]:
-    """One passage for the file, titled by its HTML title or else by its name."""
+    """One passage for the file, titled by its HTML title, else by its name."""
     loader = _loader(path, kind)
     try:
         parts = loader.load()
-    except Exception as fault:  # a damaged file makes these parsers raise almost anything
+    except Exception as fault:  # these parsers raise almost any exception for a damaged file
         reason = " ".join(str(fault).split())[:120]
         yield Problem("", f"it cannot be read as {kind} ({type(fault).__name__}: {reason})")
         return
@@ -41,11 +41,11 @@ def load(path: Path, kind: Kind) -> Iterator[Finding]:
     if text:
         yield Passage("", " ".join(title.split()) or path.stem, text)
     else:
-        yield Problem("", "there is no text in it" + (" (is it a scan?)" if kind == "PDF" else ""))
+        yield Problem("", "the file has no text" + (" (is it a scan?)" if kind == "PDF" else ""))
 
 
 NEEDS: dict[Kind, str] = {"PDF": "pypdf", "HTML": "bs4", "Word": "docx2txt"}
-"""The module each loader imports only when it reads."""
+"""The module that each loader imports when it reads."""
 
 
 def _loader(path: Path, kind: Kind) -> BaseLoader:
@@ -55,7 +55,7 @@ def _loader(path: Path, kind: Kind) -> BaseLoader:
         import_module(NEEDS[kind])
     except ImportError as fault:
         command = 'pip install "dubito[loaders]"'
-        raise UserFault(f"{path} is a {kind} file, and reading it needs an extra: {command}.") from fault
+        raise UserFault(f"{path} is a {kind} file, which needs an extra: {command}.") from fault
     loader: BaseLoader
     if kind == "PDF":
         loader = document_loaders.PyPDFLoader(str(path), mode="single")
@@ -69,6 +69,6 @@ def _loader(path: Path, kind: Kind) -> BaseLoader:
 
 
 def _tidy(text: str) -> str:
-    """Without the blanks that layout leaves behind."""
+    """Without repeated white space and blank lines from the layout."""
     lines = (re.sub(r"[^\S\n]+", " ", line).strip() for line in text.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()

@@ -1,8 +1,8 @@
-"""Nearest neighbours among an array's rows, by dot product, the same on every machine.
+"""Nearest neighbours among an array's rows by dot product, the same on every machine.
 
-FAISS finds the candidates in float32, where the order in which a product is added up, and so the last bits, depend on
-where in a block a row stands. Whatever could belong to the k best within that error is compared again in float64 and
-rounded to float32 once, so that equal rows have equal scores, and a repair gives what a rebuild gives.
+FAISS finds candidates in float32. There the order of summation, and so the last bits of a product, depend on a row's
+place in a block. All rows that could be among the k best within that error are compared again in float64 and rounded
+once to float32. So equal rows have equal scores, and extending a graph gives the same as building it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 from ..models.interfaces import Vectors
 
 BLOCK = 65_536
-"""Candidates that are looked at together."""
+"""Candidates searched together."""
 
 SPARE = 8
-"""Candidates fetched beyond the k best; where so many are within the error, all that are get compared."""
+"""Candidates fetched beyond the k best; if all of these are within the error, every candidate within it is compared."""
 
 COMPARED = 4_096
 """Vectors compared in float64 at a time."""
 
 CLUSTER = 250
-"""Rows whose nearest centre is the same, on average."""
+"""Average number of rows per centre."""
 
 NEAR = 8
-"""Nearest centres of a row: rows that share one of theirs are compared."""
+"""Nearest centres of a row: rows that share one are compared."""
 
 TRAINED = 64
-"""Rows a centre is found from."""
+"""Training rows per centre."""
 
 ROUNDS = 10
 """Rounds of k-means."""
@@ -41,9 +41,9 @@ Rows = NDArray[np.int64]
 
 
 class Neighbours(NamedTuple):
-    """For each of n rows its best others, best first, equals by row: int32 [n, k], -1 where there are fewer than k.
+    """The best other rows of each of n rows, best first, equals by row.
 
-    scores: float32 [n, k], dot products; -inf where there is none.
+    rows: int32 [n, k], filled up with -1; scores: float32 [n, k], dot products, filled up with -inf.
     """
 
     rows: NDArray[np.int32]
@@ -51,14 +51,14 @@ class Neighbours(NamedTuple):
 
 
 def none_yet(n: int, k: int) -> Neighbours:
-    """No neighbour is known."""
+    """No neighbours of n rows, with room for k."""
     return Neighbours(np.full((n, k), -1, dtype=np.int32), np.full((n, k), -np.inf, dtype=np.float32))
 
 
 def improved(vectors: Vectors, rows: Rows, candidates: Rows, known: Neighbours) -> Neighbours:
-    """The best neighbours of n rows of `vectors` [N, d] among those known and the candidates, a row itself left out.
+    """The best neighbours of n rows of `vectors` [N, d] among known ones and candidates, without the row itself.
 
-    candidates: rising; vectors: L2-normalised, or zero.
+    candidates: ascending; vectors: L2-normalised or zero.
     """
     for start in range(0, len(candidates), BLOCK):
         block = candidates[start : start + BLOCK]
@@ -72,16 +72,16 @@ def _merged(first: Neighbours, second: Neighbours) -> Neighbours:
     scores = np.concatenate([first.scores, second.scores], axis=1)
     order = np.lexsort((rows, -scores), axis=-1)
     rows, scores = np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)
-    again = rows[:, 1:] == rows[:, :-1]  # a row has one score, so it stands beside itself
-    if again.any():
-        rows[:, 1:][again], scores[:, 1:][again] = -1, -np.inf
+    repeated = rows[:, 1:] == rows[:, :-1]  # equal rows have equal scores, so they are adjacent
+    if repeated.any():
+        rows[:, 1:][repeated], scores[:, 1:][repeated] = -1, -np.inf
         order = np.argsort(-scores, axis=-1, kind="stable")
         rows, scores = np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1)
     return Neighbours(rows[:, :k], scores[:, :k])
 
 
 def _best_in_block(vectors: Vectors, rows: Rows, block: Rows, k: int) -> Neighbours:
-    """Candidates of each row that hold its k best others in the block, in any order."""
+    """Candidates of each row, in any order, among them its k best others in the block."""
     queries, base = vectors[rows], _taken(vectors, block)
     fetched = min(k + 1 + SPARE, len(block))  # one may be the row itself
     rough, places = faiss.knn(queries, base, fetched, metric=faiss.METRIC_INNER_PRODUCT)
@@ -90,7 +90,7 @@ def _best_in_block(vectors: Vectors, rows: Rows, block: Rows, k: int) -> Neighbo
     found.rows[np.isneginf(found.scores)] = -1
     if fetched == len(block):
         return found
-    # the k + 1 best by the rough scores hold k others, so nothing below the last of them by twice the error can count
+    # the k + 1 best rough scores include k others: a candidate below them by twice the error cannot be among the k best
     least = rough[:, k] - 2 * _error(vectors.shape[1])
     for i in np.flatnonzero(rough[:, -1] >= least):
         others = np.flatnonzero((base @ queries[i] >= least[i]) & (block != rows[i]))
@@ -101,7 +101,7 @@ def _best_in_block(vectors: Vectors, rows: Rows, block: Rows, k: int) -> Neighbo
 
 
 def _best_of_many(query: Vectors, base: Vectors, places: Rows, k: int) -> tuple[Rows, Vectors]:
-    """The k best of very many places for one query, best first, and their scores."""
+    """The k best of many places for one query, best first, and their scores."""
     parts = [places[start : start + COMPARED] for start in range(0, len(places), COMPARED)]
     scores = np.concatenate([_compared(query[None], base, part[None])[0] for part in parts])
     order = np.lexsort((places, -scores))[:k]
@@ -109,39 +109,39 @@ def _best_of_many(query: Vectors, base: Vectors, places: Rows, k: int) -> tuple[
 
 
 def _taken(vectors: Vectors, rows: Rows) -> Vectors:
-    """Those rows of the array: a view where they are consecutive."""
+    """These rows of the array; a view if they are consecutive."""
     if rows[-1] - rows[0] == len(rows) - 1:
         return vectors[rows[0] : rows[-1] + 1]
     return vectors[rows]
 
 
 def _compared(queries: Vectors, base: Vectors, places: Rows) -> Vectors:
-    """The dot product of each query with the vectors at its places, [n, m], by float64."""
+    """The dot product of each query with the vectors at its places, [n, m], computed in float64."""
     scores = np.empty(places.shape, dtype=np.float32)
     step = max(1, COMPARED // places.shape[1])
     for start in range(0, len(places), step):
-        some = slice(start, start + step)
-        exact = base[places[some]].astype(np.float64)
-        scores[some] = np.einsum("nd,nmd->nm", queries[some].astype(np.float64), exact)
+        part = slice(start, start + step)
+        exact = base[places[part]].astype(np.float64)
+        scores[part] = np.einsum("nd,nmd->nm", queries[part].astype(np.float64), exact)
     return scores
 
 
 def _error(d: int) -> float:
-    """The most by which a float32 dot product of unit vectors of length d is off, and its rounding."""
+    """The largest error of a float32 dot product of unit vectors with d numbers, rounding included."""
     return (d + 4) * 2.0**-24
 
 
 class Clusters:
-    """Rows by direction: a cluster holds the rows that have its centre among their nearest, so clusters overlap."""
+    """Overlapping clusters of rows: a row belongs to the clusters of its nearest centres."""
 
     def __init__(self, nearest: Rows, count: int) -> None:
-        """nearest: each row's clusters, [N, m]; count: how many clusters there are."""
+        """nearest: the clusters of each row, [N, m]; count: the number of clusters."""
         self._rows: Rows = np.argsort(nearest, axis=None, kind="stable") // nearest.shape[1]
         self._ends = np.concatenate([[0], np.cumsum(np.bincount(nearest.ravel(), minlength=count))])
 
     @classmethod
     def of(cls, vectors: Vectors) -> Clusters:
-        """k-means over the directions of the rows, from a fixed beginning."""
+        """Spherical k-means with a fixed seed."""
         n, d = vectors.shape
         count = max(1, n // CLUSTER)
         kmeans = faiss.Kmeans(
@@ -153,11 +153,11 @@ class Clusters:
         return cls(np.concatenate([_nearest(part, centres) for part in _parts(vectors)]), count)
 
     def __len__(self) -> int:
-        """How many clusters there are."""
+        """The number of clusters."""
         return len(self._ends) - 1
 
     def members(self, cluster: int) -> Rows:
-        """A cluster's rows, rising."""
+        """A cluster's rows, ascending."""
         return self._rows[self._ends[cluster] : self._ends[cluster + 1]]
 
 

@@ -1,11 +1,9 @@
 """The passages in one record of a corpus file.
 
-A record is a passage (`title`, `text`), or a question whose paragraphs come along: 2WikiMultihopQA and HotpotQA
+A record is a passage (`title`, `text`), or a question with its paragraphs: 2WikiMultihopQA and HotpotQA
 (`context` of [title, sentences]), HotpotQA on the hub (`context` of `title` and `sentences` lists), MuSiQue and PopQA
 (`paragraphs`).
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +15,7 @@ POOL_NAMES = ("context", "paragraphs", "ctxs", "contexts")
 
 
 class Passage(NamedTuple):
-    """A text with what its source says of it; `pooled`: it came with a question, and others may share it."""
+    """A text with its title and id; pooled: a paragraph of a question, which other questions may share."""
 
     where: str
     title: str
@@ -27,7 +25,7 @@ class Passage(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong, and where in the file (such as `line 3`; empty for the whole file)."""
+    """A fault and its place in the file, such as `line 3`; an empty place means the whole file."""
 
     where: str
     what: str
@@ -37,9 +35,9 @@ Finding = Passage | Problem
 
 
 def passages_of(record: object, where: str) -> Iterator[Finding]:
-    """The record's own text, or else the paragraphs that came with its question."""
+    """The record's own text, else the paragraphs of its question."""
     if not isinstance(record, Mapping):
-        yield Problem(where, "the record is no JSON object")
+        yield Problem(where, "the record is not a JSON object")
         return
     fields = {str(name).lower(): value for name, value in record.items()}
     if (text := _text(fields)) is not None:
@@ -48,7 +46,7 @@ def passages_of(record: object, where: str) -> Iterator[Finding]:
     pool = next((fields[name] for name in POOL_NAMES if isinstance(fields.get(name), list | Mapping)), None)
     if pool is None:
         keys = ", ".join(fields)[:120] or "nothing"
-        yield Problem(where, f"the record has no text (it holds {keys}; call the text '{TEXT_NAMES[0]}')")
+        yield Problem(where, f"the record has no text (its fields are {keys}; name the text '{TEXT_NAMES[0]}')")
         return
     paragraphs = _rows(pool) if isinstance(pool, Mapping) else pool
     if not paragraphs:
@@ -58,7 +56,7 @@ def passages_of(record: object, where: str) -> Iterator[Finding]:
 
 
 def _rows(columns: Mapping[str, Any]) -> list[object]:
-    """Lists of titles and of texts, as on the HuggingFace hub, put together."""
+    """Pairs of title and text from two lists, as on the Hugging Face hub."""
     titles = columns.get("title")
     texts = next((columns[name] for name in ("sentences", *TEXT_NAMES) if isinstance(columns.get(name), list)), None)
     if not isinstance(titles, list) or texts is None or len(titles) != len(texts):
@@ -80,14 +78,14 @@ def _paragraph(paragraph: object, where: str) -> Finding:
 def _text(fields: Mapping[str, Any]) -> str | None:
     for name in TEXT_NAMES:
         value = fields.get(name)
-        # a list called `context` holds a question's paragraphs, any other list of texts one text's sentences
+        # a list named `context` holds a question's paragraphs; any other list of texts holds the sentences of one text
         if (text := value if isinstance(value, str) else None if name == "context" else joined(value)) is not None:
             return text
     return None
 
 
 def _label(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """The first of these fields that is a text or a whole number, as text; empty if none is."""
+    """The first of these fields that is a text or a whole number, as text; else empty."""
     for name in names:
         value = fields.get(name)
         if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
@@ -96,7 +94,7 @@ def _label(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 
 def joined(value: object) -> str | None:
-    """A text, or a list of sentences as one text; None for anything else, an empty list too."""
+    """A text, or a list of sentences as one text; None for anything else and for an empty list."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value or not all(isinstance(sentence, str) for sentence in value):

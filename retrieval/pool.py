@@ -1,11 +1,12 @@
-"""The chunks a question is answered from, before any are chosen."""
-
-from __future__ import annotations
+"""The candidate chunks of a question, before selection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
+from ..errors import UserFault
 from ..models.interfaces import Vectors
 from ..state.records import Chunk
 
@@ -14,8 +15,8 @@ from ..state.records import Chunk
 class Pool:
     """N candidate chunks with their vectors and the question's vector, all L2-normalised float32.
 
-    query: [d]; vectors: [N, d], not to be written to; chunk(i): the chunk of row i, without a score;
-    left_out: the corpus records that could not be read and were skipped, as the caller chose.
+    query: [d]; vectors: [N, d], read-only; chunk(i): the chunk of row i, without a score; left_out: the problems of
+    corpus records that were skipped.
     """
 
     query: Vectors
@@ -29,8 +30,21 @@ class Pool:
 
 
 class Retriever(Protocol):
-    """Where pools come from: an index of ours, or any LangChain retriever or vector store."""
+    """A source of pools: an index, or any LangChain retriever or vector store."""
 
     async def pool(self, query: str, top_n: int | None) -> Pool:
-        """The top_n chunks nearest to the query, best first; with None every chunk there is, in corpus order."""
+        """The top_n chunks nearest to the query, best first; None: every chunk, in corpus order."""
         ...
+
+
+def at_least_one(n: int) -> int:
+    """n; `UserFault` if the number of chunks to search for is below 1."""
+    if n < 1:
+        raise UserFault(f"The number of chunks to search for is {n}: it must be at least 1.")
+    return n
+
+
+def nearest_first(question: Vectors, vectors: Vectors) -> list[int]:
+    """The rows of vectors [N, d] by falling similarity to a question [d]; equals keep their order."""
+    order: list[int] = np.argsort(-(vectors @ question), kind="stable").tolist()
+    return order

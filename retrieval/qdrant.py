@@ -1,7 +1,7 @@
-"""Collections of a Qdrant vector store as corpora, for what does not fit the memory of one machine.
+"""Collections of a Qdrant vector store as corpora, for corpora larger than the memory of one machine.
 
-What is stored is laid out as LangChain's `QdrantVectorStore` does it: `page_content` is a chunk's text, `metadata` has
-its id, doc_id and title. Collections that were filled through it, with any metadata, can be asked too.
+Points have the layout of LangChain's `QdrantVectorStore`: `page_content` is a chunk's text, `metadata` has its id,
+doc_id and title. Collections filled by LangChain, with any metadata, work too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..errors import ModelFault, UserFault
 from ..models.interfaces import Encoder, Vectors
 from ..settings import settings
 from ..state.records import Chunk
-from .chunking import Chunker, Progress, embedding_text
+from .chunking import Chunker, Progress, batches, embedding_text
 from .corpus import Corpus
 from .langchain_retriever import TOP_N, chunk_of
-from .pool import Pool
+from .pool import Pool, at_least_one
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -32,31 +32,31 @@ T = TypeVar("T")
 PREFIX = "qdrant:"
 
 BATCH = 256
-"""Chunks that are embedded and stored together."""
+"""Chunks embedded and stored together."""
 
 _NAMESPACE = uuid.UUID("6d0ff6a5-3a0c-4c5b-9d0a-2f6f3c5f1e4b")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a collection is: at a server's URL or in a folder."""
+    """A collection at a server's URL or in a folder."""
 
     at: str
     collection: str
 
     @classmethod
     def named(cls, name: str) -> Place:
-        """Of `qdrant:URL#collection` or `qdrant:FOLDER#collection`; `UserFault` for another form."""
+        """The place in `qdrant:URL#collection` or `qdrant:FOLDER#collection`; `UserFault` for another form."""
         at, _, collection = name.removeprefix(PREFIX).partition("#")
         if not at or not collection:
             raise UserFault(
-                f"'{name}' names no collection: write it as qdrant:http://host:6333#collection, or "
+                f"'{name}' does not name a collection: write it as qdrant:http://host:6333#collection, or "
                 "qdrant:FOLDER#collection."
             )
         return cls(at, collection)
 
     def open(self) -> QdrantClient:
-        """A client; raises `UserFault` without the extra, and for a folder that another process has open. Blocks."""
+        """A client; `UserFault` without the extra, and for a folder that another process has open. Blocks."""
         try:
             from qdrant_client import QdrantClient  # noqa: PLC0415 - an extra
         except ImportError as fault:
@@ -73,8 +73,8 @@ class Place:
             return QdrantClient(path=self.at)
         except RuntimeError as fault:
             raise UserFault(
-                f"The folder '{self.at}' is open in another process, and Qdrant lets only one use it: end that one, or "
-                "start a Qdrant server and name its URL."
+                f"The folder '{self.at}' is open in another process, and Qdrant lets only one use it: end that "
+                "process, or start a Qdrant server and name its URL."
             ) from fault
 
 
@@ -82,7 +82,7 @@ class Collection:
     """A collection as a `Retriever`."""
 
     def __init__(self, place: Place, client: QdrantClient, encoder: Encoder) -> None:
-        """encoder: the one that the collection was filled with."""
+        """encoder: the encoder that the collection was filled with."""
         self._place = place
         self._client = client
         self._encoder = encoder
@@ -90,17 +90,15 @@ class Collection:
         weakref.finalize(self, client.close)
 
     async def pool(self, query: str, top_n: int | None) -> Pool:
-        """See `Retriever.pool`; with None the best 200, and best first here too."""
-        if top_n is not None and top_n < 1:
-            raise UserFault(f"The number of chunks to search for is {top_n}: give one of at least 1.")
+        """See `Retriever.pool`; None means the best 200, best first."""
         question = (await self._encoder.embed([query], query=True))[0]
-        points = await asyncio.to_thread(self._nearest, question, top_n or TOP_N)
+        points = await asyncio.to_thread(self._nearest, question, TOP_N if top_n is None else at_least_one(top_n))
         chunks = [_chunk(point) for point in points]
         vectors = np.array([_vector(point) for point in points], dtype=np.float32).reshape(len(points), len(question))
         return Pool(question, _normalised(vectors), lambda row: chunks[row])
 
     def _nearest(self, question: Vectors, count: int) -> list[Any]:
-        found = _called(
+        points = _called(
             self._place.at,
             lambda: (
                 self._client.query_points(
@@ -108,18 +106,18 @@ class Collection:
                 ).points
             ),
         )
-        if found and not all("page_content" in (point.payload or {}) for point in found):
+        if not all("page_content" in (point.payload or {}) for point in points):
             raise UserFault(
                 f"The collection '{self._place.collection}' holds points without a text under page_content: fill it "
-                "with dubito index --out qdrant:..., or through LangChain's QdrantVectorStore."
+                "by `dubito index`, or by LangChain's QdrantVectorStore."
             )
-        return list(found)
+        return list(points)
 
 
 def _chunk(point: Any) -> Chunk:  # noqa: ANN401 - the client's own type
-    known = point.payload.get("metadata") or {}
-    chunk = chunk_of(point.payload["page_content"], known, known.get("id"), known.get("chunk_id"), point.id)
-    return {**chunk, "start": known["start"]} if isinstance(known.get("start"), int) else chunk
+    metadata = point.payload.get("metadata") or {}
+    chunk = chunk_of(point.payload["page_content"], metadata, metadata.get("id"), metadata.get("chunk_id"), point.id)
+    return {**chunk, "start": metadata["start"]} if isinstance(metadata.get("start"), int) else chunk
 
 
 def _vector(point: Any) -> list[float]:  # noqa: ANN401
@@ -128,27 +126,28 @@ def _vector(point: Any) -> list[float]:  # noqa: ANN401
 
 
 async def open_collection(name: str, encoder: Encoder) -> Collection:
-    """The collection of that name; `UserFault` if there is none, or one of vectors of another length."""
+    """The collection of that name; `UserFault` if it is missing or its vectors have another length."""
     place = Place.named(name)
     client = await asyncio.to_thread(place.open)
     dimension = await encoder.dimension()
     stored = await asyncio.to_thread(_dimension, client, place)
     if stored is None:
         raise UserFault(
-            f"There is no collection '{place.collection}' at {place.at}: make it with dubito index CORPUS --out {name}."
+            f"There is no collection '{place.collection}' at {place.at}: make it by `dubito index`, with {name} "
+            "as the output."
         )
     if stored != dimension:
         raise UserFault(
-            f"The vectors of '{name}' have {stored} dimensions and those of the encoder {encoder.name} {dimension}: "
+            f"The vectors of '{name}' have {stored} dimensions, but the encoder {encoder.name} has {dimension}: "
             "name the encoder that the collection was filled with."
         )
     return Collection(place, client, encoder)
 
 
 async def fill(name: str, corpus: Corpus, chunker: Chunker, encoder: Encoder, progress: Progress) -> int:
-    """Cut a corpus and put its chunks into a collection, which is made where it is missing; returns how many.
+    """Cut a corpus and store its chunks in a collection, which is made if it is missing; returns their number.
 
-    A chunk that is there already, by its id, is replaced. progress: hears how many are stored, of how many.
+    Chunks with the id of a stored chunk replace it. progress: gets the number of stored chunks.
     """
     place = Place.named(name)
     client = await asyncio.to_thread(place.open)
@@ -159,15 +158,13 @@ async def fill(name: str, corpus: Corpus, chunker: Chunker, encoder: Encoder, pr
             await asyncio.to_thread(_make, client, place, dimension)
         elif stored != dimension:
             raise UserFault(
-                f"'{name}' is there with vectors of {stored} dimensions, and those of the encoder {encoder.name} have "
-                f"{dimension}: name another collection."
+                f"'{name}' has vectors of {stored} dimensions, but the encoder {encoder.name} has {dimension}: "
+                "name another collection."
             )
         chunks = await chunker.cut(corpus.documents)
-        for start in range(0, len(chunks), BATCH):
-            batch = chunks[start : start + BATCH]
+        for batch in batches(chunks, BATCH, progress):
             vectors = await encoder.embed([embedding_text(chunk) for chunk in batch])
             await asyncio.to_thread(_put, client, place, batch, vectors)
-            progress(start + len(batch), len(chunks))
         return len(chunks)
     finally:
         await asyncio.to_thread(client.close)
@@ -181,7 +178,7 @@ def _dimension(client: QdrantClient, place: Place) -> int | None:
         unnamed = config.get("") if isinstance(config, dict) else config
         if unnamed is None:
             raise UserFault(
-                f"The vectors of the collection '{place.collection}' have names: use one with a single unnamed one."
+                f"The vectors of the collection '{place.collection}' are named: use one with a single unnamed vector."
             )
         return int(unnamed.size)
 

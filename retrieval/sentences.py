@@ -1,6 +1,4 @@
-"""A text's sentences, as exact slices of it."""
-
-from __future__ import annotations
+"""Splitting a text into sentences that are exact slices of it."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +7,7 @@ from itertools import pairwise
 import sentencex
 
 LANGUAGE = "en"
-"""Whose abbreviations are known; full stops of other scripts are seen too."""
+"""The language of known abbreviations; full stops of other scripts are recognised too."""
 
 _RUN = re.compile(r"\s{2,}")
 _SPACE = re.compile(r"[^\S \n]")
@@ -17,12 +15,12 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Where the sentences of a text start and end, in characters: in order, without gaps, from its start to its end.
+    """Start and end of each sentence in characters: in order and without gaps, over the whole text.
 
-    White space belongs to the sentence before it, at the beginning of the text to the first one. An empty text has no
-    sentences; one of nothing but white space is one sentence.
+    White space belongs to the sentence before it; leading white space belongs to the first sentence. An empty text has
+    no sentences; a text of white space only is one sentence.
     """
-    # what the library gives may begin with white space, or be nothing else, as blank lines are
+    # a sentence from the library may begin with white space, or be only white space (a blank line)
     bodies = ((text[start:end].lstrip(), end) for start, end in pairwise([*_starts(text), len(text)]))
     starts = [end - len(body) for body, end in bodies if body]
     return list(pairwise(sorted({0, *starts[1:], len(text)})))
@@ -30,19 +28,19 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 def _starts(text: str) -> Iterable[int]:
     try:
-        return [found["start_index"] for found in sentencex.get_sentence_boundaries(LANGUAGE, _plain(text))]
+        return [sentence["start_index"] for sentence in sentencex.get_sentence_boundaries(LANGUAGE, _plain(text))]
     except BaseException as fault:
-        # a panic of the library is no Exception: one odd text must not take the process with it
+        # a panic of the library is not an Exception: one odd text must not end the process
         if type(fault).__name__ != "PanicException":
             raise
         return [0]
 
 
 def _plain(text: str) -> str:
-    """The text, character for character, as the library can read it.
+    """The text, changed character by character so that the library reads it correctly.
 
-    It takes "\\n\\n" alone for the end of a paragraph, loses its place after white space outside ASCII, and refuses
-    halves of surrogate pairs.
+    The library ends a paragraph only at "\\n\\n", loses its position after white space outside ASCII, and refuses lone
+    surrogates.
     """
     text = _RUN.sub(lambda run: "\n" * len(run[0]) if run[0].count("\n") > 1 else run[0], text)
     return _SURROGATE.sub("?", _SPACE.sub(" ", text))

@@ -1,122 +1,67 @@
-"""Learned sparse retrieval (SPLADE, Formal et al. 2021): words of the model's vocabulary with weights, by dot product.
+"""Learned sparse retrieval (SPLADE, Formal et al. 2021): the dot product of weighted words.
 
-The chunks' vectors are encoded once and kept by word, as the postings of an inverted index: `indptr.npy` [V + 1] says
-where each word's postings begin in `indices.npy` (rows, rising) and `data.npy` (weights). They are read memory-mapped.
+The chunks are encoded once and kept as an inverted index: `indptr.npy` [V + 1] holds where each word's postings begin
+in `indices.npy` (rows, ascending) and `data.npy` (weights). The files are read memory-mapped.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
-from ..models.encoders import load_weights
-from .chunking import Progress, embedding_text
-from .derived_files import Derived, cache_folder, kept, read_array, read_manifest
+from ..models.sparse_encoder import SparseModel, SparseVectors
+from .chunking import Progress, batches, embedding_text
+from .derived_files import Derived, cache_folder, get_or_build, read_array
 from .fusion import Ranking, best
 from .index import Index
-
-if TYPE_CHECKING:
-    from sentence_transformers import SparseEncoder
+from .saved_folder import read_manifest
 
 KIND, FORMAT = "sparse index", 1
 
 BATCH = 256
-"""Chunks encoded between two reports of progress: a question need not wait for a whole corpus."""
+"""Chunks encoded in one go; between batches, progress is reported and questions get a turn."""
 
 
 class SparseManifest(Derived):
-    """What a sparse index was made from; encoder: the name the first stage was opened by."""
+    """The inputs of a sparse index. encoder: the name that the first stage was opened by."""
 
     kind: str = KIND
     format: int = FORMAT
     encoder: str
 
 
-class SparseVectors(NamedTuple):
-    """n sparse vectors: what vector (rising), word and weight each entry has, [entries], and how many words there are.
-
-    rows: int32, words: int32, weights: float32, finite and not 0.
-    """
-
-    rows: NDArray[np.int32]
-    words: NDArray[np.int32]
-    weights: NDArray[np.float32]
-    vocabulary: int
-
-
 class Postings(NamedTuple):
-    """An inverted index, as the module says."""
+    """An inverted index; see the module."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     data: NDArray[np.float32]
 
 
-class SparseModel:
-    """A sentence-transformers SparseEncoder on this machine, loaded at the first call."""
-
-    def __init__(self, name: str, source: str) -> None:
-        """source: a folder with the model, or its name on the Hugging Face hub."""
-        self.name = name
-        self._source = source
-        self._model: SparseEncoder | None = None
-        # the model's one thread: torch uses every core for one batch, and loading happens once
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dubito-sparse")
-
-    async def encode(self, texts: Sequence[str], *, query: bool = False) -> SparseVectors:
-        """The vectors of texts; `query` selects the query side of a model that has two."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._encode, list(texts), query)
-
-    def _encode(self, texts: list[str], query: bool) -> SparseVectors:
-        if self._model is None:
-            self._model = _load(self._source)
-        encode = self._model.encode_query if query else self._model.encode_document
-        found: Any = encode(texts, show_progress_bar=False, convert_to_sparse_tensor=True, save_to_cpu=True)
-        found = found.coalesce()
-        rows, words = found.indices().numpy().astype(np.int32)
-        weights = found.values().float().numpy()
-        if not np.isfinite(weights).all():
-            raise UserFault(f"The sparse encoder '{self.name}' gave weights that are not finite: use another one.")
-        return SparseVectors(rows, words, weights, int(found.shape[1]))
-
-
-def _load(source: str) -> SparseEncoder:
-    try:
-        from sentence_transformers import SparseEncoder  # noqa: PLC0415 - seconds of import, an extra
-    except ImportError as error:
-        raise UserFault(f"The sparse encoder '{source}' needs a package: pip install \"dubito[local]\".") from error
-    return load_weights(
-        SparseEncoder, source, "sparse encoder", "local sentence-transformers SparseEncoder folder works too: splade:"
-    )
-
-
 class Sparse:
-    """A ranking of an index's rows by the dot product of sparse vectors."""
+    """Ranks an index's rows by the dot product of sparse vectors."""
 
     def __init__(self, model: SparseModel, postings: Postings, chunks: int, folder: Path) -> None:
-        """postings: of this model; chunks: how many rows; folder: where the postings are kept."""
+        """postings: by this model; chunks: their number; folder: of the postings, for messages."""
         self._model, self._postings, self._chunks, self._folder = model, postings, chunks, folder
 
     async def rank(self, query: str, n: int) -> Ranking:
-        """See `Ranker.rank`; a row that shares no word with the query is left out."""
-        asked = await self._model.encode([query], query=True)
-        if asked.vocabulary != len(self._postings.indptr) - 1:
+        """See `Ranker.rank`; rows without any word of the query are left out."""
+        vector = await self._model.encode([query], query=True)
+        if vector.vocabulary != len(self._postings.indptr) - 1:
             raise UserFault(
-                f"The sparse encoder '{self._model.name}' has {asked.vocabulary} words and had "
+                f"The sparse encoder '{self._model.name}' has {vector.vocabulary} words and had "
                 f"{len(self._postings.indptr) - 1} when the chunks were encoded: delete {self._folder} and ask again."
             )
-        return await asyncio.to_thread(lambda: best(scores_of(asked, self._postings, self._chunks), n))
+        return await asyncio.to_thread(lambda: best(scores_of(vector, self._postings, self._chunks), n))
 
 
 def scores_of(query: SparseVectors, postings: Postings, chunks: int) -> NDArray[np.float32]:
-    """The dot product of one vector with each of the chunks', [chunks]; only its own words' postings are read."""
+    """The dot product of a query vector with each chunk, [chunks]; reads only the postings of the query's words."""
     scores = np.zeros(chunks, dtype=np.float32)
     for word, weight in zip(query.words.tolist(), query.weights, strict=True):
         begin, end = postings.indptr[word : word + 2].tolist()
@@ -125,7 +70,7 @@ def scores_of(query: SparseVectors, postings: Postings, chunks: int) -> NDArray[
 
 
 def postings_of(batches: Sequence[SparseVectors]) -> Postings:
-    """The postings of consecutive batches of vectors; a batch's `rows` already count from the first batch on."""
+    """The postings of consecutive batches; `rows` of every batch count from the first batch."""
     words = np.concatenate([batch.words for batch in batches])
     order = np.argsort(words, kind="stable")
     counts = np.bincount(words, minlength=batches[0].vocabulary)
@@ -137,7 +82,7 @@ def postings_of(batches: Sequence[SparseVectors]) -> Postings:
 
 
 async def open_sparse(name: str, source: str, index: Index, cache: Path, progress: Progress | None = None) -> Sparse:
-    """The ranking by that sparse encoder, its chunks encoded at first use; progress: hears how many are.
+    """The ranking by a sparse encoder. The chunks are encoded at the first use; progress: gets their number.
 
     `UserFault` if the model cannot be loaded or the cache folder cannot be written to.
     """
@@ -146,17 +91,14 @@ async def open_sparse(name: str, source: str, index: Index, cache: Path, progres
     folder = cache_folder(cache, manifest)
 
     async def build() -> Callable[[Path], None]:
-        batches = []
-        for start in range(0, len(index.chunks), BATCH):
-            texts = [embedding_text(chunk) for chunk in index.chunks[start : start + BATCH]]
-            vectors = await model.encode(texts)
-            batches.append(vectors._replace(rows=vectors.rows + np.int32(start)))
-            if progress is not None:
-                progress(start + len(texts), len(index.chunks))
-        postings = await asyncio.to_thread(postings_of, batches)
+        encoded: list[SparseVectors] = []
+        for batch in batches(index.chunks, BATCH, progress):
+            vectors = await model.encode([embedding_text(chunk) for chunk in batch])
+            encoded.append(vectors._replace(rows=vectors.rows + np.int32(BATCH * len(encoded))))
+        postings = await asyncio.to_thread(postings_of, encoded)
         return lambda target: _write(target, postings)
 
-    postings = await kept(folder, manifest, lambda: _read(folder, manifest), build)
+    postings = await get_or_build(folder, manifest, lambda: _read(folder, manifest), build)
     return Sparse(model, postings, manifest.chunks, folder)
 
 
@@ -167,7 +109,7 @@ def _write(folder: Path, postings: Postings) -> None:
 
 def _read(folder: Path, due: SparseManifest) -> Postings:
     if read_manifest(folder, SparseManifest, KIND, FORMAT) != due:
-        raise UserFault(f"The {KIND} {folder} is of other chunks or another encoder: build it anew.")
+        raise UserFault(f"The {KIND} {folder} is of other chunks or another encoder: build it again.")
     indptr = read_array(folder, KIND, "indptr.npy", "int64", [None])
     entries = int(indptr[-1]) if len(indptr) else 0
     indices = read_array(folder, KIND, "indices.npy", "int32", [entries])

@@ -1,6 +1,4 @@
-"""Words that say nothing of what a text is about."""
-
-from __future__ import annotations
+"""English stop words."""
 
 import logging
 from functools import cache
@@ -8,8 +6,8 @@ from functools import cache
 
 @cache
 def stop_words() -> frozenset[str]:
-    """English ones in lower case, 179 of them: NLTK's list as bm25s has it."""
-    from bm25s.stopwords import STOPWORDS_EN_PLUS  # noqa: PLC0415 - it takes a second, for those who search
+    """179 English stop words in lower case: NLTK's list, from bm25s."""
+    from bm25s.stopwords import STOPWORDS_EN_PLUS  # noqa: PLC0415 - a second of import
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
     return frozenset(STOPWORDS_EN_PLUS)

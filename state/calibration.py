@@ -1,9 +1,7 @@
-"""A threshold found by `dubito calibrate`, in the file that keeps it.
+"""The file in which `dubito calibrate` saves a threshold.
 
-It holds for the technique, the model and the settings it was found with; `Calibration.load` refuses others.
+A threshold holds for one technique, one chat model and one set of settings; `Calibration.load` refuses others.
 """
-
-from __future__ import annotations
 
 import json
 import uuid
@@ -17,17 +15,17 @@ from ..errors import UserFault
 from .context import BaseContext
 
 WITHOUT_EFFECT = frozenset({"preset", "concurrency", "on_bad_record"})
-"""Settings that no score depends on."""
+"""Settings that change no score."""
 
 PLACES = frozenset({"corpus"})
-"""Settings that say where something is: the same may lie elsewhere."""
+"""Settings that say where a resource is. The same resource may be at another place."""
 
 
 class Calibration(BaseModel):
-    """A threshold and what it holds for.
+    """A threshold, and the technique, model and settings for which it holds.
 
-    technique: whose score it is compared to; model: the chat model's identity; settings: those that the score depends
-    on; made_with: the version of dubito, the questions and the corpus, which are told and not compared.
+    technique: its score is compared with the threshold; model: the identity of the chat model; settings: those that
+    change the score; made_with: the version of dubito, the questions and the corpus, for information only.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -40,37 +38,41 @@ class Calibration(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path, technique: str, context: BaseContext) -> Self:
-        """Read a file that `dubito calibrate` has written, to be used by this technique with these settings.
+        """Read a calibration file for this technique and these settings.
 
-        Raises `UserFault` for a file that is none, and for one of another technique, model or setting, which it names.
+        Raises `UserFault` if the file is not a calibration, or holds for another technique, model or setting.
         """
         path = Path(path).expanduser()
         try:
-            content = json.loads(path.read_bytes())
-            found = cls.model_validate(content)
+            calibration = cls.model_validate(json.loads(path.read_bytes()))
         except OSError as fault:
-            what = f"There is no calibration at '{path}' ({fault.strerror})"
-            raise UserFault(f"{what}: make one with dubito calibrate {technique}.") from fault
-        except (ValueError, RecursionError) as fault:  # pydantic's ValidationError too
-            raise UserFault(f"'{path}' is no calibration: make one with dubito calibrate {technique}.") from fault
-        if unlike := found.differences(technique, context):
             raise UserFault(
-                f"The threshold in '{path}' holds for {unlike}: use what it was made with, or calibrate anew."
+                f"There is no calibration at '{path}' ({fault.strerror}): make one with dubito calibrate {technique}."
+            ) from fault
+        except (ValueError, RecursionError) as fault:  # pydantic's ValidationError is a ValueError
+            raise UserFault(f"'{path}' is not a calibration: make one with dubito calibrate {technique}.") from fault
+        if differences := calibration.differences(technique, context):
+            raise UserFault(
+                f"The threshold in '{path}' holds for {differences}: use the settings it was made with, or calibrate "
+                "again."
             )
-        return found
+        return calibration
 
     def differences(self, technique: str, context: BaseContext) -> str:
-        """How a run with these settings differs from what the threshold was made with; empty if it does not."""
+        """How these settings differ from those the threshold holds for, in words; empty if they do not."""
         if self.technique != technique:
-            return f"{self.technique}, and this is {technique}"
+            return f"{self.technique}, not {technique}"
         if self.model != (model := identity(context.llm)):
-            return f"the chat model {self.model}, and this is {model}"
-        present = settings_of(context, self.settings)
-        wrong = [name for name, value in self.settings.items() if present.get(name) != value]
-        return ", ".join(f"{name} {self.settings[name]} and not {present.get(name)}" for name in wrong)
+            return f"the chat model {self.model}, not {model}"
+        settings = settings_of(context, self.settings)
+        return ", ".join(
+            f"{name} {value}, not {settings.get(name)}"
+            for name, value in self.settings.items()
+            if settings.get(name) != value
+        )
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all; `UserFault` if it cannot be written."""
+        """Write the file in one go. Raises `UserFault` if it cannot be written."""
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
         try:
             partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -81,7 +83,7 @@ class Calibration(BaseModel):
 
 
 def is_calibration(path: Path) -> bool:
-    """Is there a calibration, of whatever technique?"""
+    """Is the file a calibration of any technique?"""
     try:
         Calibration.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -90,18 +92,18 @@ def is_calibration(path: Path) -> bool:
 
 
 def identity(name: str) -> str:
-    """Which model a name stands for: of one on a server its own name, wherever the server is."""
+    """The identity of a model: for a model on a server its name without the server's address."""
     kind, _, rest = name.partition(":")
     if kind == "engine":
-        return name.partition("?")[0]  # what follows says how it runs
-    served = rest.partition("#")[2].partition("&")[0]  # what follows says where its hidden states are shown
+        return name.partition("?")[0]  # without the engine's options
+    served = rest.partition("#")[2].partition("&")[0]  # without the server of hidden states
     return served or name if kind in {"vllm", "openai"} else name
 
 
 def settings_of(context: BaseContext, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """The settings that a score depends on, as JSON, models by their identity; `names` where it depends on few."""
+    """The settings that change a score, as JSON, with models by their identity. names: only these settings."""
     values = context.model_dump(mode="json")
-    wanted = values.keys() - WITHOUT_EFFECT - PLACES - {"llm"} if names is None else values.keys() & set(names)
+    kept = values.keys() - WITHOUT_EFFECT - PLACES - {"llm"} if names is None else values.keys() & set(names)
     return {
-        name: identity(value) if isinstance(value, str) else value for name, value in values.items() if name in wanted
+        name: identity(value) if isinstance(value, str) else value for name, value in values.items() if name in kept
     }

@@ -1,77 +1,80 @@
-"""The runtime context every technique's own context derives from: plain settings, named models, named corpora."""
+"""The base of every technique's runtime context: plain settings that name models and corpora."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from .capability import Capability
 
-PRESET = "preset"
-"""The value of a setting that is left to the preset."""
+if TYPE_CHECKING:
+    from pydantic.config import JsonDict
+    from pydantic.fields import FieldInfo
 
-LAMBDAS = tuple(step / 10 for step in range(1, 11))
-"""The diversity levels of DF-RAG: 0.1, 0.2, ..., 1.0 (section 3.4; 0 would ignore the question)."""
+PRESET = "preset"
+"""The value of a setting that takes the preset's value."""
+
+Presets = Mapping[str, Mapping[str, str]]
+"""For each preset, the values of the settings whose default is `PRESET`."""
+
+ResourceKind = Literal[
+    "chat model", "encoder", "corpus", "judge", "re-ranker", "first stage", "graph encoder", "calibration"
+]
+
+
+def names_resource(kind: ResourceKind, *built_in: str) -> JsonDict:
+    """Mark a text setting that names a resource, for a field's `json_schema_extra`.
+
+    built_in: the values that need no file, folder or server of the user's.
+    """
+    return {"resource": kind, "built_in": list(built_in)}
+
+
+def names_no_resource() -> JsonDict:
+    """Mark a text setting that cannot name a file, a folder or a server, for a field's `json_schema_extra`."""
+    return {"resource": None}
+
+
+def unused_with(**settings: Sequence[str | int]) -> JsonDict:
+    """Mark a setting that has no effect while another setting has one of these values (for `json_schema_extra`)."""
+    return {"unused_with": {name: list(values) for name, values in settings.items()}}
+
+
+def marks_of(field: FieldInfo) -> Mapping[str, Any]:
+    """The marks of a setting: `resource` and `built_in`, `unused_with`. Studio's form ignores them."""
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 class BaseContext(BaseModel):
-    """Settings that every graph has. Studio shows them as a form; the CLI takes each as `--set name=value`."""
+    """The settings that every graph has. Studio shows them as a form; the CLI takes each as `--set name=value`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    presets: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """For each preset, the values of the settings that differ between presets."""
-    looks_up: ClassVar[bool] = True
-    """Whether the graph reads its corpus at all."""
+    presets: ClassVar[Presets] = {}
+    always_used: ClassVar[frozenset[str]] = frozenset()
+    """Settings that a subclass uses although their mark `unused_with` says otherwise."""
 
     preset: Literal["embedded", "paper"] = Field(
         default="embedded",
         title="Preset",
-        description="embedded: small models that ship as packages, nothing to start. "
-        "paper: the paper's models and sizes. It decides every setting whose value is 'preset'.",
+        description="embedded: small models that are installed with dubito; no server is needed. "
+        "paper: the models and sizes of the paper. The preset sets every setting whose value is 'preset'.",
     )
     llm: str = Field(
         default=PRESET,
         title="Chat model",
-        description="embedded, vllm:http://host:8000/v1#model (with &states=URL for its hidden states), "
-        "engine:/folder-or-hub-name (vLLM in this program), openai:https://host/v1#model, hf:/folder-or-hub-name, "
-        "gguf:/file.gguf; or 'preset'.",
+        description="embedded, vllm:http://host:8000/v1#model (&states=URL adds a server for hidden states), "
+        "engine:FOLDER-OR-HUB-NAME (vLLM inside this process), openai:https://host/v1#model, hf:FOLDER-OR-HUB-NAME or "
+        "gguf:/file.gguf.",
+        json_schema_extra=names_resource("chat model", "embedded"),
     )
-    encoder: str = Field(
-        default=PRESET,
-        title="Encoder",
-        description="embedded, st:/folder-or-hub-name, openai:https://host/v1#model; or 'preset'.",
-    )
-    corpus: str = Field(
-        default="sample",
-        title="Corpus",
-        description="sample, or a path: an index folder made by `dubito index`, or a corpus file or folder to index; "
-        "or qdrant:URL#collection.",
-    )
-    chunker: str = Field(
-        default=PRESET,
-        title="Chunker",
-        description="words:N for windows of N words, tokens:SIZE/OVERLAP for recursive splitting, "
-        "semantic:TAU/TMAX for sentences of like meaning; or 'preset'.",
-    )
-    on_bad_record: Literal["refuse", "skip"] = Field(
-        default="refuse",
-        title="On a broken record",
-        description="What to do with a corpus that has broken records: refuse it, or skip them and go on.",
-    )
-    k: int = Field(default=5, ge=1, le=1000, title="Chunks (k)", description="How many chunks the answer is made from.")
     max_answer_tokens: int = Field(
-        default=64, ge=1, le=32768, title="Longest answer", description="The longest answer, in tokens."
-    )
-    thinking: bool = Field(
-        default=False,
-        title="Thinking",
-        description="Let a reasoning model think before it plans and answers; its thoughts are never the answer.",
+        default=64, ge=1, le=32768, title="Longest answer", description="The maximum length of the answer, in tokens."
     )
     concurrency: int = Field(
-        default=16, ge=1, le=1024, title="Concurrency", description="How many model calls may be under way at once."
+        default=16, ge=1, le=1024, title="Concurrency", description="The maximum number of model calls at a time."
     )
 
     @model_validator(mode="before")
@@ -80,9 +83,63 @@ class BaseContext(BaseModel):
         if not isinstance(values, dict):
             return values
         chosen = cls.presets.get(str(values.get("preset", "embedded")), {})
-        left_open = {name: value for name, value in chosen.items() if values.get(name, PRESET) == PRESET}
-        return {**values, **left_open}
+        return {**values, **{name: value for name, value in chosen.items() if values.get(name, PRESET) == PRESET}}
+
+    @model_validator(mode="after")
+    def _refuse_unused(self, info: ValidationInfo) -> Self:
+        if info.context is not UNCHECKED:
+            for name, cause in self.unused().items():
+                raise ValueError(
+                    f"{name} has no effect with {cause}={_as_typed(getattr(self, cause))}: change {cause}, or leave "
+                    f"{name} at its default"
+                )
+        return self
+
+    @classmethod
+    def unchecked(cls, values: Mapping[str, Any]) -> Self:
+        """A context whose settings may have no effect, such as those that a graph takes over from its parent graph."""
+        return cls.model_validate(dict(values), context=UNCHECKED)
+
+    def unused(self) -> dict[str, str]:
+        """Each setting that differs from its default and has no effect, with the setting that is the cause."""
+        preset = self.presets.get(self.preset, {})
+        return {
+            name: cause
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) not in (field.default, preset.get(name)) and (cause := self._made_useless_by(name))
+        }
+
+    def is_used(self, name: str) -> bool:
+        """Has this setting an effect under the others?"""
+        return self._made_useless_by(name) is None
+
+    def _made_useless_by(self, name: str) -> str | None:
+        marks = marks_of(type(self).model_fields[name]).get("unused_with", {})
+        causes = [cause for cause, values in marks.items() if getattr(self, cause) in values]
+        return causes[0] if causes and name not in self.always_used else None
 
     def needs(self) -> frozenset[Capability]:
-        """What these settings ask of the chat model beyond plain completion."""
+        """The capabilities that the chat model must have beyond plain completion."""
         return frozenset()
+
+    def refusal(self, llm: str, capabilities: frozenset[Capability]) -> str:
+        """Why a chat model of that name with these capabilities cannot serve these settings; empty if it can."""
+        missing = sorted(self.needs() - capabilities)
+        if not missing:
+            return ""
+        return (
+            f"The chat model '{llm}' has no {' or '.join(missing)}, which these settings need: use a vllm:, hf:, gguf: "
+            "or embedded model, or another value of the setting that needs it (such as evaluator or reranker)."
+        )
+
+
+UNCHECKED = "unchecked"
+
+
+def _as_typed(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def on_local_server(model: str) -> str:
+    """The name of a chat model on a vLLM server of this machine, as the paper presets use it."""
+    return f"vllm:http://127.0.0.1:8000/v1#{model}"

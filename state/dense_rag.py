@@ -1,30 +1,33 @@
 """State and context of `dense_rag`."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from .dense import DenseContext
+from .context import PRESET, Presets, names_no_resource, unused_with
+from .dense import DenseContext, DseFigures
 from .flow import Answered, Flow
-from .presets import DENSE_MODELS
 from .records import Chunk, extend, merge
 
 ChunkClass = Literal["certain", "necessary", "unnecessary"]
 
-Stop = Literal["certain", "not_refined", "accepted", "all_visited", "max_rounds", "unchanged", "nothing_left"]
-"""Why a run ended: the answer was certain without refinement; it was not, and refinement is off; a context was
-accepted; every chunk has been measured; the rounds are spent; a round changed nothing; a round dropped every chunk."""
+StopReason = Literal["certain", "not_refined", "accepted", "all_visited", "max_rounds", "unchanged", "nothing_left"]
+"""Why a run ended.
+
+certain: the answer was certain without refinement. not_refined: it was uncertain and refinement is off.
+accepted: a context met the `accept` setting. all_visited: every chunk has been in the context.
+max_rounds: the limit of rounds was reached. unchanged: a round changed nothing.
+nothing_left: a round dropped all chunks.
+"""
 
 
-class Classified(TypedDict):
-    """What one chunk does to the answer (section 5.2).
+class ClassifiedChunk(TypedDict):
+    """The class of one chunk (section 5.2) and the evidence for it.
 
-    response: r_i, with the chunk rephrased; link: W[i,0]; ablation: ar_i, without the chunk, and ablation_link: its
-    link with r_0 (equations 8-10), both null for a certain chunk, which is not ablated.
+    response: r_i, with the chunk rephrased; link: W[i,0];
+    ablation: ar_i, the response without the chunk; ablation_link: its link with r_0 (equations 9 and 10).
+    Both are null for a certain chunk, which is not ablated.
     """
 
     chunk_id: str
@@ -36,18 +39,19 @@ class Classified(TypedDict):
 
 
 class Refill(TypedDict):
-    """A chunk that came in, the chunk it is near to, and their cosine in [-1, 1]."""
+    """An added chunk, the chunk of the context it is nearest to, and their cosine in [-1, 1]."""
 
     chunk_id: str
     near: str
     similarity: float
 
 
-class Round(TypedDict):
-    """A context that was measured, and what became of it.
+class RefinementRound(TypedDict):
+    """A measured context and its refinement.
 
-    number: 0 for the first context of its chunking, then one more with each refinement; sufficient: the model's
-    self-evaluation, null where it was not asked; classified, pruned, refilled: empty where the context was not refined.
+    number: 0 for the first context of a chunking, then 1 more with each refinement;
+    sufficient: the model's self-evaluation, null if it was not asked;
+    classified, pruned, refilled: empty if the context was not refined.
     """
 
     number: int
@@ -57,13 +61,16 @@ class Round(TypedDict):
     link: list[list[float]]
     dse: float
     sufficient: bool | None
-    classified: list[Classified]
+    classified: list[ClassifiedChunk]
     pruned: list[str]
     refilled: list[Refill]
 
 
-class Best(TypedDict):
-    """The answer to fall back on: that of the lowest DSE, as Algorithm 3 (lines 7-12) keeps it."""
+class BestAnswer(TypedDict):
+    """The answer with the lowest DSE so far, by the rule of Algorithm 3 (lines 7-12).
+
+    probed: whether at least one chunk of its context was rephrased; without that a DSE of 0 means nothing.
+    """
 
     answer: str
     chunk_ids: list[str]
@@ -72,15 +79,15 @@ class Best(TypedDict):
     sufficient: bool | None
 
 
-class DenseRagState(Flow, total=False):
-    """What flows through DENSE-RAG.
+class DenseRagState(Flow, DseFigures, total=False):
+    """The state of DENSE-RAG; the inherited figures are those of the latest context.
 
-    chunks: C, the context to measure; chunking: the chunker its chunks come from; total: how many chunks that has cut;
-    visited: every chunk that has been in the context since, by id; round: refinements so far;
-    rechunked: the chunks are cut by meaning after the first ones were uncertain;
-    sufficient: the self-evaluation of this context, null where it was not asked (yet); best: see `Best`;
-    ablations: ar_i by chunk id; classified: the chunks of this context; stopped: why the run ended, null while it goes
-    on; rounds: every context that was measured and left. The rest are this context's figures, see `Figures`.
+    chunks: the context C to measure; chunking: the chunker of these chunks; total: the number of chunks it made;
+    visited: all chunks that have been in the context since then, by id;
+    round: refinements so far; rechunked: whether the corpus was chunked again by meaning;
+    sufficient: the self-evaluation of this context, null before it is asked; best: see `BestAnswer`;
+    ablations: ar_i by chunk id; classified: the chunks of this context by class;
+    stop_reason: null while the run goes on; rounds: all earlier contexts.
     """
 
     chunks: list[Chunk]
@@ -90,84 +97,92 @@ class DenseRagState(Flow, total=False):
     round: int
     rechunked: bool
     sufficient: bool | None
-    best: Best | None
+    best: BestAnswer | None
     ablations: Annotated[dict[str, str], merge]
-    classified: list[Classified]
-    stopped: Stop | None
-    rounds: Annotated[list[Round], extend]
-    responses: list[str]
-    rephrasings: list[str]
-    link: list[list[float]]
-    dse: float
-    shares: list[float]
-    certain: bool
+    classified: list[ClassifiedChunk]
+    stop_reason: StopReason | None
+    rounds: Annotated[list[RefinementRound], extend]
 
 
 class DenseRagOutput(Answered):
-    """The answer, how far it can be relied on, and every context that was measured on the way.
+    """The answer, how uncertain it is, and all measured contexts in order.
 
-    dse: of the answer's own context; sufficient: the model's judgement of it, null where it was not asked.
+    dse, certain: of the context of the answer; sufficient: its self-evaluation, null if the model was not asked.
     """
 
     dse: float
     certain: bool
     sufficient: bool | None
-    stopped: Stop
-    rounds: list[Round]
+    stop_reason: StopReason
+    rounds: list[RefinementRound]
 
 
 class DenseRagContext(DenseContext):
     """Settings of DENSE-RAG (section 5, Algorithms 2 and 3) and of its ablations (Tables 3 and 4)."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "embedded": {**DENSE_MODELS["embedded"], "rechunker": "semantic:0.3/128"},
-        "paper": {**DENSE_MODELS["paper"], "rechunker": "semantic:0.6/512"},
+    presets: ClassVar[Presets] = {
+        "embedded": {**DenseContext.presets["embedded"], "rechunker": "semantic:0.3/128"},
+        "paper": {**DenseContext.presets["paper"], "rechunker": "semantic:0.6/512"},
     }
 
     adaptive: bool = Field(
         default=True,
         title="Adaptive chunking",
-        description="Cut the corpus anew by meaning when the answer is uncertain. Off: refine the first chunks.",
+        description="On: if the answer is uncertain, split the documents again into semantic chunks. Off: keep the "
+        "first chunks.",
     )
     rechunker: str = Field(
-        default="preset",
+        default=PRESET,
         title="Semantic chunker",
         description="semantic:TAU/TMAX: neighbouring sentences stay together while their cosine is at least TAU and "
-        "the chunk at most TMAX tokens; or 'preset'.",
+        "the chunk has at most TMAX tokens.",
+        json_schema_extra=names_no_resource() | unused_with(adaptive=[False]),
     )
     refinement: Literal["full", "prune", "off"] = Field(
         default="full",
         title="Refinement",
-        description="full: drop unnecessary chunks and add chunks near the necessary ones. prune: drop only. "
-        "off: answer from the chunks as retrieved.",
+        description="full: drop unnecessary chunks and add chunks that are similar to necessary ones. prune: only "
+        "drop. off: answer from the chunks as they were retrieved.",
     )
     self_evaluation: bool = Field(
         default=True,
         title="Self-evaluation",
-        description="Ask the model whether the context suffices; off, every context counts as sufficient.",
+        description="On: ask the model whether the context suffices. Off: every context counts as sufficient.",
+        json_schema_extra=unused_with(refinement=["off"]),
     )
     refill_near: Literal["necessary", "certain"] = Field(
-        default="necessary", title="Refill near", description="Which chunks the added ones are to be similar to."
+        default="necessary",
+        title="Add chunks near",
+        description="The class of chunks to which the added chunks are similar.",
+        json_schema_extra=unused_with(refinement=["off", "prune"]),
     )
     half_links: Literal["necessary", "unnecessary"] = Field(
         default="necessary",
         title="Half links",
-        description="What a chunk is whose removal leaves an answer that is entailed in one direction only. "
+        description="The class of a chunk if the answers with and without it entail each other in one direction only. "
         "necessary: Algorithm 3. unnecessary: equation 10.",
+        json_schema_extra=unused_with(refinement=["off"]),
     )
     accept: Literal["both", "either"] = Field(
         default="both",
         title="Accept",
-        description="both: stop when the DSE is below the threshold and the context is judged sufficient "
-        "(Algorithm 3). either: when one of them holds (section 5.2).",
+        description="both: stop when the DSE is below the threshold and the context suffices (Algorithm 3). either: "
+        "stop when one of the two holds (section 5.2).",
+        json_schema_extra=unused_with(refinement=["off"]),
     )
     max_rounds: int = Field(
-        default=5, ge=1, le=100, title="Rounds", description="How many times the context is refined at most."
+        default=5,
+        ge=1,
+        le=100,
+        title="Most rounds",
+        description="The maximum number of refinements.",
+        json_schema_extra=unused_with(refinement=["off"]),
     )
     max_chunks: int = Field(
         default=20,
         ge=1,
         le=1000,
         title="Largest context",
-        description="How many chunks a refined context has at most; the paper sets no limit.",
+        description="The maximum number of chunks of a refined context. The paper sets no limit.",
+        json_schema_extra=unused_with(refinement=["off", "prune"]),
     )

@@ -1,27 +1,28 @@
 """State and context of `df_rag`."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from .capability import Capability
-from .context import BaseContext
+from .context import Presets, unused_with
 from .flow import Answered, Flow
-from .presets import DF_RAG_MODELS
-from .records import Chunk, extend
+from .mixins import RetrievalContext, ThinkingContext
+from .records import Chunk, extend, newest
+from .vanilla_rag import DF_RAG_MODELS
 
-NOTHING = -1
-"""The candidate number of no chunks at all."""
+LAMBDAS = tuple(step / 10 for step in range(1, 11))
+"""The diversity levels 0.1, 0.2, ..., 1.0 (section 3.4). 0 is left out because it ignores the question."""
+
+NO_CHUNKS = -1
+"""The candidate number of the empty chunk set."""
 
 
 class CandidateSet(TypedDict):
-    """A distinct chunk set and the diversity levels λ that select it, both ascending.
+    """A distinct chunk set and the diversity levels λ that select it, ascending.
 
-    chunk_ids: most similar to the question first, so that equal sets make equal prompts.
+    chunk_ids: most similar to the question first, so that equal sets give equal prompts.
     """
 
     lambdas: list[float]
@@ -31,8 +32,8 @@ class CandidateSet(TypedDict):
 class Evaluation(TypedDict):
     """How well one candidate set supports each step of the plan.
 
-    candidate: index of the set, or -1 for no chunks at all; scores: r(p_i) in 0..5, or for the likelihood evaluator the
-    step's mean log-probability in nats; answers: the Evaluator's short answer per step, empty if it gives none.
+    candidate: the index of the set, -1 for the empty set. scores: r(p_i) per step, 0 to 5; for the likelihood evaluator
+    the step's mean log-probability in nats. answers: the Evaluator's short answer per step; empty if it writes none.
     """
 
     candidate: int
@@ -41,24 +42,24 @@ class Evaluation(TypedDict):
 
 
 class Support(TypedDict):
-    """Retrieval Support (equation 4) of one candidate set: Σ r(p_i); for the likelihood evaluator the summed gain."""
+    """Retrieval Support of one candidate set (equation 4): Σ r(p_i); for the likelihood evaluator the summed gain."""
 
     lambdas: list[float]
     support: float
 
 
 class DFRagState(Flow, total=False):
-    """What flows through DF-RAG.
+    """The state of DF-RAG.
 
-    plan: the Planner's steps p_1..p_m; chunks: every candidate's chunks by id; candidates: the distinct sets by
-    smallest λ; pending: candidates to evaluate next; evaluations: what the Evaluator found so far;
-    supports: Retrieval Support of every evaluated set; lambda_star: the λ that was chosen (equation 5), null when
-    nothing was retrieved; incremental_context: the plan's steps with the Evaluator's short answers, variant IC only.
+    plan: the Planner's steps p_1..p_m. chunks_by_id: the chunks of every candidate set. candidates: the distinct chunk
+    sets, in the order of their smallest λ. pending: the candidates to evaluate next. evaluations: the Evaluator's
+    scores so far. supports: Retrieval Support of every evaluated set. lambda_star: the chosen λ (equation 5), null if
+    nothing was retrieved. incremental_context: the plan's steps with the Evaluator's short answers (variant IC only).
     """
 
     plan: list[str]
-    chunks: dict[str, Chunk]
-    candidates: list[CandidateSet]
+    chunks_by_id: dict[str, Chunk]
+    candidates: Annotated[list[CandidateSet], newest]  # a reducer: null until the node has run, [] without chunks
     pending: list[int]
     evaluations: Annotated[list[Evaluation], extend]
     supports: list[Support]
@@ -67,7 +68,7 @@ class DFRagState(Flow, total=False):
 
 
 class EvaluateInput(TypedDict):
-    """What one evaluation reads: the plan and one candidate set's chunks."""
+    """The input of one evaluation: the plan and the chunks of one candidate set."""
 
     plan: list[str]
     candidate: int
@@ -75,17 +76,17 @@ class EvaluateInput(TypedDict):
 
 
 class DFRagOutput(Answered):
-    """The answer, and why it came out: the plan, the support of every set, the λ that won."""
+    """The answer and its reasons: the plan, the support of every set, λ*."""
 
     plan: list[str]
     supports: list[Support]
     lambda_star: float | None
 
 
-class DFRagContext(BaseContext):
+class DFRagContext(ThinkingContext, RetrievalContext):
     """Settings of DF-RAG (Khan et al., sections 3.1-3.5)."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, str]]] = {
+    presets: ClassVar[Presets] = {
         "embedded": {**DF_RAG_MODELS["embedded"], "evaluator": "likelihood"},
         "paper": {**DF_RAG_MODELS["paper"], "evaluator": "report"},
     }
@@ -93,8 +94,9 @@ class DFRagContext(BaseContext):
     evaluator: Literal["preset", "report", "choice", "likelihood"] = Field(
         default="preset",
         title="Evaluator",
-        description="report: the paper's, one written report per chunk set. choice: a 0-5 choice per step. "
-        "likelihood: how much likelier the chunk set makes each step; the one that works for small models.",
+        description="How a chunk set is scored for each step of the plan. report (the paper's): one written report per "
+        "chunk set. choice: one choice from 0 to 5 per step. likelihood: how much likelier the chunk set makes the "
+        "step; use it with small models.",
     )
     sampling: Literal["uniform", "binary"] = Field(
         default="uniform",
@@ -102,21 +104,28 @@ class DFRagContext(BaseContext):
         description="uniform: evaluate every distinct chunk set. binary: search for the peak, O(log n) evaluations.",
     )
     diversity: Literal["gmmr", "mmr"] = Field(
-        default="gmmr", title="Diversity function", description="gmmr: the paper's. mmr: classical MMR, for comparison."
+        default="gmmr",
+        title="Diversity function",
+        description="gmmr: the paper's. mmr: classical MMR, for comparison.",
     )
     incremental_context: bool = Field(
         default=False,
         title="Incremental context (IC)",
-        description="Give the generator the plan and the Evaluator's short answers too; needs the report evaluator.",
+        description="Add the plan and the Evaluator's short answers to the generator's prompt; needs evaluator=report.",
     )
     search: Literal["exact", "ann"] = Field(
         default="exact",
         title="Search",
-        description="exact: select among all chunks. "
-        "ann: select among the nearest only, for large corpora (section 5.3).",
+        description="exact: select among all chunks. ann: select among the top_n chunks nearest to the question, for "
+        "large corpora (section 5.3).",
     )
     top_n: int = Field(
-        default=200, ge=1, le=100_000, title="Nearest (N)", description="How many chunks `ann` search selects among."
+        default=200,
+        ge=1,
+        le=100_000,
+        title="Nearest chunks (N)",
+        description="The number of chunks that search=ann selects among.",
+        json_schema_extra=unused_with(search=["exact"]),
     )
 
     @model_validator(mode="after")
@@ -129,5 +138,5 @@ class DFRagContext(BaseContext):
         return self
 
     def needs(self) -> frozenset[Capability]:
-        """The likelihood evaluator scores given text; the others only complete and choose."""
+        """The likelihood evaluator needs log-probabilities of given text."""
         return frozenset({"score"}) if self.evaluator == "likelihood" else frozenset()

@@ -1,48 +1,74 @@
-"""The keys every graph has: what comes in, what goes out, what the shared nodes read and write."""
+"""The keys that every graph has: input, output, and the state that shared nodes read and write."""
 
-from __future__ import annotations
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from typing import Annotated, Any
-
+from langgraph.channels import EphemeralValue
 from typing_extensions import TypedDict
 
-from .records import Chunk, Usage, add_new, add_usage, newest
+from .records import Chunk, Uncertainty, Usage, add_new, add_usage, newest
 
 
 class Question(TypedDict):
-    """What every graph takes."""
+    """The input of every graph."""
 
     question: str
 
 
 class Answered(TypedDict):
-    """What every graph gives, beside its technique's own figures."""
+    """The output of every graph, beside the technique's own figures.
+
+    evidence: the chunks that the answer is made from; uncertainty: null if the technique does not measure it.
+    """
 
     answer: str
     evidence: list[Chunk]
+    uncertainty: Uncertainty | None
     usage: Usage
     warnings: list[str]
 
 
 class Flow(TypedDict, total=False):
-    """The keys that travel through every graph.
+    """The state of every graph.
 
-    evidence: the chunks the answer is made from, most similar to the question first.
-    warnings: what went wrong and was worked around, one sentence each.
-    settings: what the last step ran with, in graphs whose routing depends on it: who edits a thread's state gives none.
+    evidence: the chunks that the answer is made from, most similar to the question first.
+    uncertainty: written by the last node. warnings: one sentence for each problem that the run worked around.
+    settings: the context of the last step. Routers need it when a caller edits a thread's state, because LangGraph
+    passes no context then.
     """
 
     question: str
     answer: str
     evidence: list[Chunk]
+    uncertainty: Uncertainty | None
     usage: Annotated[Usage, add_usage]
     warnings: Annotated[list[str], add_new]
     settings: Annotated[dict[str, Any], newest]
 
 
 class Grounded(TypedDict, total=False):
-    """What the generator reads."""
+    """The input of the Generator."""
 
     question: str
     evidence: list[Chunk]
     incremental_context: list[str]
+
+
+EMPTY_VALUES: tuple[type, ...] = (list, dict, str, int, bool)
+"""A key of such a type holds the empty value until a node writes it; a key of another type holds null."""
+
+
+def begin_anew(schema: type, kept: type = Question) -> dict[str, Any]:
+    """The update that makes a thread forget its last question: a value for every key of a state except the input.
+
+    A key with a reducer gets null, and our reducers then begin anew. Another key gets the empty value of its type: [],
+    {}, "", 0 or false; null for any other type. The input is the keys of `kept`, and every key that LangGraph itself
+    drops after one step (`EphemeralValue`).
+    """
+    update: dict[str, Any] = {}
+    for key, hint in get_type_hints(schema, include_extras=True).items():
+        _, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        if key in kept.__annotations__ or any(isinstance(mark, EphemeralValue) for mark in metadata):
+            continue
+        value_type = get_origin(hint) or hint
+        update[key] = value_type() if not metadata and value_type in EMPTY_VALUES else None
+    return update

@@ -1,14 +1,26 @@
-"""A chat's turns."""
+"""The messages of a chat model's request, and its finished call."""
 
-from __future__ import annotations
-
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
 
 class Message(TypedDict):
-    """One turn of a chat."""
+    """One message."""
 
     role: Literal["system", "user", "assistant"]
     content: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A finished model call as JSON values: request, reply and cost."""
+
+    verb: str
+    model: str
+    request: dict[str, Any]
+    reply: dict[str, Any]
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float

@@ -1,9 +1,6 @@
 """State and context of `neighbourhood`, which `sunar` has as a subgraph."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NotRequired, Self
 
 from langgraph.channels import EphemeralValue
@@ -11,45 +8,60 @@ from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from .capability import Capability
-from .context import BaseContext
+from .context import PRESET, Presets, on_local_server, unused_with
 from .flow import Answered, Flow, Question
-from .presets import SUNAR_MODELS
-from .records import Chunk, extend
+from .mixins import (
+    DocumentGraphContext,
+    FirstStageContext,
+    Judge,
+    JudgeContext,
+    K,
+    RerankerContext,
+    Samples,
+    SamplingContext,
+    Temperature,
+    ThinkingContext,
+    UnitInterval,
+)
+from .records import Chunk, extend, merge
 
 Pool = Literal["first_stage", "frontier"]
-Ending = Literal["budget", "exhausted", "converged", "batches"]
+StopReason = Literal["budget", "exhausted", "converged", "batches"]
 
 MOST_BATCHES = 2_000
-"""Batches in one look-up. Each takes five of LangGraph's steps and a run has 10,007, which must not be what ends it."""
+"""Batches in one look-up. A batch takes 5 supersteps; LangGraph's recursion limit of 10,007 is never reached."""
 
 
-class Offer(TypedDict):
-    """A document in the frontier: the neighbour that offered it, and that one's score."""
+class FrontierEntry(TypedDict):
+    """A document that waits in the frontier.
+
+    parent: the scored document that it is a neighbour of; score: the parent's.
+    """
 
     chunk_id: str
     score: float
-    via: str
+    parent: str
 
 
-class Scored(TypedDict):
-    """A scored document, and where it came from.
+class ScoredDocument(TypedDict):
+    """A scored document and how the exploration reached it.
 
-    iteration: of the exploration, from 0; via: the neighbour that led to it, null from the first stage; raw: the
-    re-ranker's score in (0, 1); sets: how many semantic sets the answers from its batch make, null where none were
-    sampled; score: the raw one after the penalty.
+    iteration: the number of its batch, from 0; parent: the document whose neighbour it is, null for a document of the
+    first stage; raw_score: the re-ranker's, in (0, 1); number_of_semantic_sets: of the answers sampled from its batch,
+    null if no answers were compared; score: raw_score times the penalty.
     """
 
     chunk_id: str
     iteration: int
     pool: Pool
-    via: str | None
-    raw: float
-    sets: int | None
+    parent: str | None
+    raw_score: float
+    number_of_semantic_sets: int | None
     score: float
 
 
 class NeighbourhoodInput(Question):
-    """A question; `query`, if given, is what is looked up and answered in its place, a sub-question of it."""
+    """A question; `query`, if given, is the sub-question that is looked up and answered in its place."""
 
     query: NotRequired[str | None]
 
@@ -57,131 +69,150 @@ class NeighbourhoodInput(Question):
 class NeighbourhoodState(Flow, total=False):
     """What flows through neighbourhood-aware retrieval.
 
-    asked: what is looked up; documents: the first stage's, and what was scored, by id; first_stage: R, the ids that
-    are not scored yet, best first; frontier: N, in the order they were first offered; iteration: batches so far;
-    source: the name of the first stage that looked; turn: whose turn it is; batch, pool: what is being scored and where
-    it was taken from; raw: the batch's re-ranker scores; answers: sampled from its best documents; sets: their
-    semantic sets; scored: all that was scored, in that order; stale: batches in a row that did not improve the best;
-    stopped: why it ended, null while it goes on.
+    sub_question: what this look-up answers, `query` or else the question.
+    documents_by_id: the first stage's documents and all scored ones.
+    first_stage_name: the first stage's own name, such as bm25.
+    first_stage: the pool R, ids that are not scored yet, best first.
+    frontier: the pool N, in the order in which documents entered it.
+    next_pool: the pool whose turn is next. iteration: batches so far.
+    batch_ids, pool: the current batch and the pool that it was taken from.
+    raw_scores: the re-ranker's, one for each document of the batch.
+    sampled_answers, number_of_semantic_sets: of the current batch.
+    scored: all scored documents in the order of scoring.
+    batches_without_improvement: how many batches in a row did not improve the best documents.
+    stop_reason: why the exploration ended, null while it goes on.
     """
 
-    query: Annotated[str | None, EphemeralValue(str)]  # or a thread's next question would find it
-    asked: str
-    documents: dict[str, Chunk]
-    source: str
+    # ephemeral: a thread's next question must not see the last one's sub-question
+    query: Annotated[str | None, EphemeralValue(str)]
+    sub_question: str
+    documents_by_id: Annotated[dict[str, Chunk], merge]
+    first_stage_name: str
     first_stage: list[str]
-    frontier: list[Offer]
+    frontier: list[FrontierEntry]
     iteration: int
-    turn: Pool
-    batch: list[str]
+    next_pool: Pool
+    batch_ids: list[str]
     pool: Pool
-    raw: list[float]
-    answers: list[str]
-    sets: int | None
-    scored: Annotated[list[Scored], extend]
-    stale: int
-    stopped: Ending | None
+    raw_scores: list[float]
+    sampled_answers: list[str]
+    number_of_semantic_sets: int | None
+    scored: Annotated[list[ScoredDocument], extend]
+    batches_without_improvement: int
+    stop_reason: StopReason | None
 
 
 class NeighbourhoodOutput(Answered):
-    """The answer to what was looked up, its evidence, and where every scored document came from."""
+    """The answer to the sub-question, its evidence, and every scored document."""
 
-    scored: list[Scored]
-    stopped: Ending
+    scored: list[ScoredDocument]
+    stop_reason: StopReason
 
 
-class NeighbourhoodContext(BaseContext):
-    """Settings of neighbourhood-aware retrieval with answer semantic uncertainty (SUNAR section 3.2, Algorithm 1)."""
+class NeighbourhoodContext(
+    ThinkingContext, SamplingContext, JudgeContext, RerankerContext, DocumentGraphContext, FirstStageContext
+):
+    """Settings of neighbourhood-aware retrieval with answer semantic uncertainty (SUNAR sections 3.1.2 and 3.2)."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, str]]] = SUNAR_MODELS
+    presets: ClassVar[Presets] = {
+        "embedded": {
+            "llm": "embedded",
+            "encoder": "embedded",
+            "chunker": "words:100",
+            "first_stage": "bm25",
+            "graph_encoder": "embedded",
+            "reranker": "embedded",
+            "judge": "embedded",
+        },
+        # sections 3.2 and 4; ColBERTv2 chooses a document's neighbours among those that the encoder finds
+        "paper": {
+            "llm": on_local_server("meta-llama/Llama-3.1-8B-Instruct"),
+            "encoder": "st:sentence-transformers/multi-qa-mpnet-base-cos-v1",
+            "chunker": "words:100",
+            "first_stage": "splade:naver/splade_v2_distil",
+            "graph_encoder": "colbert:colbert-ir/colbertv2.0",
+            "reranker": "cross:cross-encoder/mmarco-mMiniLMv2-L12-H384-v1",
+            "judge": "nli:FacebookAI/roberta-large-mnli",
+        },
+    }
 
-    k: int = Field(
+    k: K = Field(
         default=10,
-        ge=1,
-        le=1000,
         title="Evidence (l)",
-        description="How many of the best documents the answer to a sub-question is made from.",
-    )
-    first_stage: str = Field(
-        default="preset",
-        title="First stage",
-        description="bm25, dense (the encoder's index), splade:folder-or-hub-name, hybrid (bm25 and dense, ranks "
-        "fused); or 'preset'.",
-    )
-    graph_encoder: str = Field(
-        default="preset",
-        title="Graph's encoder",
-        description="Whose vectors say which documents are neighbours; best another one than the first stage's. "
-        "embedded, st:/folder-or-hub-name, openai:https://host/v1#model, or colbert:/folder-or-hub-name, whose late "
-        "interaction re-scores the nearest under `encoder`; or 'preset'.",
+        description="The number of documents from which a sub-question is answered, those with the highest scores.",
     )
     first_stage_n: int = Field(
-        default=100, ge=1, le=100_000, title="First stage's documents", description="How many documents are in R."
-    )
-    graph_neighbours: int = Field(
-        default=10, ge=0, le=1000, title="Neighbours", description="How many neighbours a document has in the graph."
-    )
-    reranker: str = Field(
-        default="preset",
-        title="Re-ranker",
-        description="embedded: similarity under the encoder. cross:folder-or-hub-name: a cross-encoder. likelihood: of "
-        "the question given the document, under the chat model; or 'preset'.",
-    )
-    judge: str = Field(
-        default="preset",
-        title="Entailment judge",
-        description="llm: the chat model itself. nli:/folder-or-hub-name: an NLI cross-encoder. embedded: similarity "
-        "of the answers' embeddings, an approximation; similarity:T with a threshold of your own; or 'preset'.",
+        default=100,
+        ge=1,
+        le=100_000,
+        title="First-stage documents",
+        description="The number of documents that the first stage finds for a question (the pool R).",
     )
     budget: int = Field(
-        default=100, ge=1, le=100_000, title="Budget (c)", description="How many documents are scored at most."
+        default=100,
+        ge=1,
+        le=100_000,
+        title="Budget (c)",
+        description="The maximum number of documents that are scored for a question.",
     )
-    batch: int = Field(default=16, ge=1, le=10_000, title="Batch (b)", description="How many are scored at a time.")
+    batch_size: int = Field(
+        default=16, ge=1, le=10_000, title="Batch size (b)", description="The number of documents scored in a batch."
+    )
     penalty: Literal["1/s", "1/sqrt(s)", "fixed", "none"] = Field(
         default="1/s",
         title="Penalty",
-        description="What a batch's scores are multiplied by if the answers sampled from it make s semantic sets. "
-        "fixed: by fixed_penalty if s > 1. none: nothing is sampled (the variant without ASU).",
+        description="The factor for a batch's scores if the answers sampled from it form s semantic sets. fixed: "
+        "fixed_penalty if s > 1. none: no answers are sampled (the variant without ASU).",
     )
     fixed_penalty: float = Field(
-        default=0.5, ge=0.01, le=1.0, title="Fixed penalty", description="The factor of penalty 'fixed'."
+        default=0.5,
+        ge=0.01,
+        le=1.0,
+        title="Fixed penalty",
+        description="The factor of penalty=fixed.",
+        json_schema_extra=unused_with(penalty=["1/s", "1/sqrt(s)", "none"]),
     )
-    samples: int = Field(
-        default=10, ge=2, le=1000, title="Samples (m)", description="How many answers are sampled from a batch."
+    judge: Judge = Field(default=PRESET, json_schema_extra=unused_with(penalty=["none"]))
+    samples: Samples = Field(
+        default=10,
+        ge=2,
+        title="Samples (m)",
+        description="The number of answers sampled from a batch's best documents.",
+        json_schema_extra=unused_with(penalty=["none"]),
     )
+    temperature: Temperature = Field(default=0.7, json_schema_extra=unused_with(penalty=["none"]))
     sampled_documents: int = Field(
         default=5,
         ge=1,
         le=1000,
         title="Documents sampled from",
-        description="How many of a batch's best documents the answers are sampled from.",
+        description="The number of a batch's best documents in the prompt for the sampled answers.",
+        json_schema_extra=unused_with(penalty=["none"]),
     )
-    temperature: float = Field(default=0.7, ge=0.01, le=2.0, title="Temperature", description="Of the sampled answers.")
     patience: int = Field(
         default=0,
         ge=0,
         le=10_000,
         title="Patience",
-        description="Stop after this many batches in a row that do not improve the best documents; 0: spend the "
+        description="Stop after this many consecutive batches without improvement of the best documents. 0: use the "
         "whole budget, as the paper does.",
     )
-    tolerance: float = Field(
+    tolerance: UnitInterval = Field(
         default=0.001,
-        ge=0.0,
-        le=1.0,
         title="Tolerance (ε)",
-        description="How much the mean score of the best documents must grow to count as better.",
+        description="The best documents improve if their mean score grows by more than this.",
+        json_schema_extra=unused_with(patience=[0]),
     )
 
     @model_validator(mode="after")
     def _few_enough_batches(self) -> Self:
-        if self.budget > self.batch * MOST_BATCHES:
+        if self.budget > self.batch_size * MOST_BATCHES:
             raise ValueError(
-                f"a budget of {self.budget} in batches of {self.batch} makes more than {MOST_BATCHES} batches: give a "
-                f"batch of at least {math.ceil(self.budget / MOST_BATCHES)}, or a smaller budget"
+                f"a budget of {self.budget} in batches of {self.batch_size} makes more than {MOST_BATCHES} batches: "
+                f"set batch_size to at least {math.ceil(self.budget / MOST_BATCHES)}, or use a smaller budget"
             )
         return self
 
     def needs(self) -> frozenset[Capability]:
-        """Query likelihood scores given text."""
+        """The likelihood re-ranker needs log-probabilities of given text."""
         return frozenset({"score"}) if self.reranker == "likelihood" else frozenset()

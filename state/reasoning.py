@@ -1,35 +1,29 @@
-"""State and context that the graphs share which reason step by step: SeaKR, CoT, IRCoT, FLARE."""
+"""State and context of the graphs that reason step by step: SeaKR, CoT, IRCoT, FLARE."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from .context import BaseContext
+from .context import BaseContext, Presets, on_local_server
 from .flow import Answered, Flow
-from .presets import COT_MODELS, IRCOT_MODELS
+from .mixins import FirstStageContext
 from .records import Chunk, extend
 
-Ending = Literal["answered", "max_steps", "max_docs", "query_repeated", "repeated", "nothing_found"]
-"""Why the reasoning ended: a step gave the final answer; the steps are spent; so are the documents; what would be
-searched for has been; a step says what an earlier one said; nothing was written and nothing was found."""
+StopReason = Literal["answered", "max_steps", "max_docs", "query_repeated", "step_repeated", "step_empty"]
+"""Why the reasoning ended: a step gave the final answer; `max_steps` steps are written; `max_docs` snippets are kept;
+the query was searched for before; the step repeats an earlier one; the step is empty."""
 
 
 class Word(TypedDict):
-    """A word of a rationale and the lowest probability of a token that has a part in it; null where unknown."""
+    """A word of a rationale and the lowest probability of the tokens that overlap it; null if unknown."""
 
     text: str
     probability: float | None
 
 
 class Draft(TypedDict):
-    """A step that the model would write, and how uncertain it is there: U, null where it could not be measured.
-
-    U is on the scale of the estimator; higher is more uncertain.
-    """
+    """A step before retrieval, and U there: higher is more uncertain; null if not measured."""
 
     rationale: str
     words: list[Word]
@@ -37,19 +31,19 @@ class Draft(TypedDict):
 
 
 class Attempt(TypedDict):
-    """A snippet that was tried: the step that the model writes with it, and U with it."""
+    """A snippet that was tried, the step that the model writes with it, and U there."""
 
     chunk_id: str
     rationale: str
     uncertainty: float | None
 
 
-class Step(TypedDict):
+class ReasoningStep(TypedDict):
     """A step of the reasoning.
 
-    draft: what the model would have written without looking anything up, and U there; both null where it was not
-    asked. query: what was searched for, null where nothing was. attempts: the snippets that were tried, in the order of
-    the search. chunk_id: the one that was kept; rationale: the step as it stands; uncertainty: U there.
+    draft: the step before retrieval, null if the graph retrieves first. query: null if nothing was searched for.
+    attempts: the snippets that were tried, in the order of the search. chunk_id: the snippet that was kept.
+    rationale: the final sentence; uncertainty: U there, null if not measured.
     """
 
     draft: Draft | None
@@ -61,7 +55,7 @@ class Step(TypedDict):
 
 
 class AttemptInput(TypedDict):
-    """What one snippet is tried with: the question, the rationales so far, what was kept, and the snippet."""
+    """The input of `try_snippet`: the question, rationales and knowledge so far, and one more snippet."""
 
     question: str
     rationales: list[str]
@@ -72,68 +66,72 @@ class AttemptInput(TypedDict):
 class ReasoningState(Flow, total=False):
     """What flows through a step-by-step graph.
 
-    rationales: R, the sentences so far; knowledge: K, the snippets that were kept, in that order; steps: how each
-    rationale came about. draft: the step under way; query: what is searched for, null where nothing is; queries: all
-    that was; snippets: what was found; attempts: what came of trying them; kept: the best of these, null where there is
-    none; ended: why the loop is over, null while it
-    goes on.
+    rationales: R, the sentences so far. knowledge: K, the snippets kept so far. steps: a record for each step.
+    Of the current step: draft; query, null if it needs no retrieval; snippets that the search found; attempts, one for
+    each snippet tried; kept, the attempt with the snippet that is kept, null if there is none.
+    queries: all queries so far. stop_reason: null until the reasoning ends.
     """
 
     rationales: Annotated[list[str], extend]
     knowledge: Annotated[list[Chunk], extend]
-    steps: Annotated[list[Step], extend]
+    steps: Annotated[list[ReasoningStep], extend]
     draft: Draft | None
     query: str | None
     queries: Annotated[list[str], extend]
     snippets: list[Chunk]
     attempts: Annotated[list[Attempt], extend]
     kept: Attempt | None
-    ended: Ending | None
+    stop_reason: StopReason | None
 
 
 class ReasoningOutput(Answered):
     """The answer, the steps that led to it, and why they ended."""
 
-    steps: list[Step]
-    ended: Ending
+    steps: list[ReasoningStep]
+    stop_reason: StopReason
 
 
 class ReasoningContext(BaseContext):
-    """Settings of step-by-step reasoning. A model's own thinking is never used: the steps are its thoughts."""
+    """Settings of step-by-step reasoning. The steps are the model's thinking, so thinking is always off."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, str]]] = COT_MODELS
+    presets: ClassVar[Presets] = {
+        "embedded": {"llm": "embedded"},
+        "paper": {"llm": on_local_server("meta-llama/Llama-2-7b-chat-hf")},  # SeaKR section 4.1.3
+    }
     ends_with_documents: ClassVar[bool] = False
-    """Whether the reasoning ends when the documents are spent, or goes on without more."""
-    looks_up: ClassVar[bool] = False
+    """Whether the reasoning ends when `documents()` snippets are kept, or goes on without more."""
 
-    max_steps: int = Field(default=10, ge=1, le=100, title="Steps", description="How many sentences at most.")
+    max_steps: int = Field(
+        default=10, ge=1, le=100, title="Most steps", description="The maximum number of reasoning steps (sentences)."
+    )
     max_step_tokens: int = Field(
-        default=100, ge=1, le=4096, title="Longest step", description="The longest step, in tokens."
+        default=100, ge=1, le=4096, title="Longest step", description="The maximum length of a step, in tokens."
     )
 
     def documents(self) -> int:
-        """How many snippets are kept at most."""
+        """The maximum number of snippets that are kept."""
         return 0
 
 
-SEARCHES = (
-    "What searches: bm25, dense (the encoder's index), splade:folder-or-hub-name, hybrid (bm25 and dense, ranks "
-    "fused); or 'preset'."
-)
-"""What a setting `first_stage` says of itself."""
+BM25_SEARCH = {"encoder": "embedded", "chunker": "words:100", "first_stage": "bm25"}
+"""SeaKR section 4.1.3: BM25 over passages of 100 words, for which no encoder is needed."""
 
 
-class SearchingContext(ReasoningContext):
-    """Settings of step-by-step reasoning that looks things up, one snippet a step."""
+class SearchingContext(FirstStageContext, ReasoningContext):
+    """Settings of step-by-step reasoning that searches a corpus and keeps one snippet per step."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, str]]] = IRCOT_MODELS
-    looks_up: ClassVar[bool] = True
+    presets: ClassVar[Presets] = {
+        preset: {**models, **BM25_SEARCH} for preset, models in ReasoningContext.presets.items()
+    }
 
-    first_stage: str = Field(default="preset", title="First stage", description=SEARCHES)
     max_docs: int = Field(
-        default=3, ge=0, le=100, title="Documents", description="How many snippets are kept at most, one a step."
+        default=3, ge=0, le=100, title="Most snippets", description="The maximum number of snippets that are kept."
     )
 
     def documents(self) -> int:
-        """As many as are set."""
+        """The maximum number of snippets that are kept."""
         return self.max_docs
+
+    def tried(self) -> int:
+        """The number of snippets of a search that are tried."""
+        return 1

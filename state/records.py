@@ -1,8 +1,9 @@
-"""The JSON records that travel in a graph's state, and how parallel updates of them are joined."""
+"""The JSON records in a graph's state, and the reducers that join the updates of parallel nodes.
 
-from __future__ import annotations
+Every reducer begins anew if the update is null: `prepare` writes null when a thread asks its next question.
+"""
 
-from typing import Required, TypeVar
+from typing import Any, Required, TypeVar
 
 from typing_extensions import TypedDict  # pydantic reads typing's own only from Python 3.12 on
 
@@ -13,8 +14,8 @@ class Chunk(TypedDict, total=False):
     """A piece of a document.
 
     id: unique in its corpus; start: offset of `text` in the document's text, in characters;
-    score: what the retrieval that found it gave, a cosine in [-1, 1], a first stage's own score, or a re-ranker's;
-    rephrasing: the text in other sentences, once it is known, or the text itself if there is none.
+    score: of the retrieval: a cosine in [-1, 1], a score of the first stage, or a score of the re-ranker;
+    rephrasing: the text in other words (DENSE), or the text itself if the model could not rephrase it.
     """
 
     id: Required[str]
@@ -27,7 +28,7 @@ class Chunk(TypedDict, total=False):
 
 
 class NodeUsage(TypedDict):
-    """What one node cost so far: runs of the node, model calls, tokens, seconds (parallel runs add up)."""
+    """The cost of one node so far: runs, model calls, tokens and seconds. The seconds of parallel runs are added."""
 
     runs: int
     calls: int
@@ -37,7 +38,7 @@ class NodeUsage(TypedDict):
 
 
 class Usage(TypedDict):
-    """What a run cost: totals, and the same by node name."""
+    """The cost of a run: totals, and the cost of each node by name."""
 
     calls: int
     prompt_tokens: int
@@ -45,50 +46,52 @@ class Usage(TypedDict):
     nodes: dict[str, NodeUsage]
 
 
+class Uncertainty(TypedDict):
+    """How unsure a technique is of its answer.
+
+    signal: the name of the measure, such as DSE; value: larger is less sure, null if it could not be measured;
+    threshold: answers with a larger value count as uncertain; null if the technique has no threshold.
+    """
+
+    signal: str
+    value: float | None
+    threshold: float | None
+
+
 NO_USAGE: Usage = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0, "nodes": {}}
 
 
 def add_usage(left: Usage | None, right: Usage | None) -> Usage:
-    """Join two usages; None on the right begins anew (a thread's next question starts at zero)."""
+    """Add two costs."""
     if right is None:
         return {**NO_USAGE, "nodes": {}}
     left = left or NO_USAGE
     nodes = dict(left["nodes"])
     for name, cost in right["nodes"].items():
-        nodes[name] = _add_costs(nodes[name], cost) if name in nodes else cost
-    return {
-        "calls": left["calls"] + right["calls"],
-        "prompt_tokens": left["prompt_tokens"] + right["prompt_tokens"],
-        "completion_tokens": left["completion_tokens"] + right["completion_tokens"],
-        "nodes": nodes,
-    }
+        nodes[name] = _sums(nodes[name], cost) if name in nodes else cost
+    usage: Usage = _sums(left, right) | {"nodes": nodes}
+    return usage
 
 
-def _add_costs(left: NodeUsage, right: NodeUsage) -> NodeUsage:
-    return {
-        "runs": left["runs"] + right["runs"],
-        "calls": left["calls"] + right["calls"],
-        "prompt_tokens": left["prompt_tokens"] + right["prompt_tokens"],
-        "completion_tokens": left["completion_tokens"] + right["completion_tokens"],
-        "seconds": left["seconds"] + right["seconds"],
-    }
+def _sums(left: Any, right: Any) -> Any:  # noqa: ANN401 - two costs of one type
+    return {name: left[name] + right[name] for name in right if name != "nodes"}
 
 
 def extend(left: list[T] | None, right: list[T] | None) -> list[T]:
-    """Append a parallel node's items; None on the right begins anew."""
+    """Append all items."""
     return [] if right is None else [*(left or []), *right]
 
 
 def add_new(left: list[T] | None, right: list[T] | None) -> list[T]:
-    """Append the items that are not there yet; None on the right begins anew."""
+    """Append the items that the list does not have yet."""
     return [] if right is None else list(dict.fromkeys([*(left or []), *right]))
 
 
 def merge(left: dict[str, T] | None, right: dict[str, T] | None) -> dict[str, T]:
-    """Add a parallel node's entries; None on the right begins anew."""
+    """Add the entries; an entry on the right replaces one with the same key."""
     return {} if right is None else {**(left or {}), **right}
 
 
 def newest(left: T | None, right: T) -> T:
-    """Keep what was written last, of parallel nodes' equal values any."""
+    """Take the last value; parallel nodes may all write it."""
     return right

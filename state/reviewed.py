@@ -1,45 +1,38 @@
-"""State of a graph whose uncertain answers are shown to a person."""
-
-from __future__ import annotations
+"""State of a graph in which a person reviews uncertain answers."""
 
 from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
-from .flow import Answered
-from .records import Chunk, Usage, add_new, add_usage, extend
+from .flow import Answered, Flow
+from .records import Chunk, extend
 
 Action = Literal["accept", "answer", "stop"]
-"""accept: the answer as it is. answer: once more, from other chunks. stop: no answer."""
+"""accept: give the answer as it is. answer: answer again from other chunks. stop: give no answer."""
 
 
 class Decision(TypedDict, total=False):
-    """What a person decides; chunks: texts, or records with a text, for the action answer."""
+    """A person's decision; chunks: texts, or records with a text, for the action answer."""
 
     action: Action
     chunks: list[str | Chunk]
 
 
-class ReviewedState(TypedDict, total=False):
-    """A question, the latest answer with its evidence and how far it can be relied on, and what a person decided.
+class ReviewedState(Flow, total=False):
+    """The state of a reviewed graph.
 
-    chunks: what the answer is to be made from next, null for a retrieval; dse, certain: of the latest answer, as in
-    DENSE; decisions: in their order.
+    chunks: the chunks that a person gave for the next answer, null for retrieved chunks;
+    certain, dse: figures of the latest answer, as in DENSE; decisions: all decisions in order.
     """
 
-    question: str
     chunks: list[str | Chunk] | None
-    answer: str
-    evidence: list[Chunk]
     certain: bool
     dse: float
     decisions: Annotated[list[Decision], extend]
-    usage: Annotated[Usage, add_usage]
-    warnings: Annotated[list[str], add_new]
 
 
 class ReviewedOutput(Answered):
-    """The answer, how far it can be relied on, and what a person decided on the way."""
+    """The answer, how uncertain it is, and the decisions of a person."""
 
     certain: bool
     dse: float

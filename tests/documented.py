@@ -1,8 +1,8 @@
-"""The code blocks of the documentation, and a world to run them in: the files they name, models that need no weights.
+"""The code blocks of the documentation, the files that they name, and models without weights to run them with.
 
-Markdown is read by markdown-it-py, which comes with rich and is the reference parser's port: it sees every block, in
-lists and quotes too, indented ones as well. The libraries made for tests of documents (sybil, pytest-examples,
-pytest-markdown-docs) would leave the running of commands to us all the same, and pass over what they cannot parse.
+markdown-it-py, which comes with rich, reads the Markdown: it finds every block, also indented blocks and blocks in
+lists and quotes. Libraries for tests of documents (sybil, pytest-examples, pytest-markdown-docs) run no shell commands
+and skip blocks that they cannot parse.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, Token, Tokens, Vectors
-from dubito.prompts.reasoning import ENDING
+from dubito.prompts.reasoning_examples import ENDING
 from dubito.tests.scripted import ScriptedChat, ScriptedEncoder, rephrases
 from markdown_it import MarkdownIt
 
 
 @dataclass(frozen=True)
 class Block:
-    """line: of its first line of code, counted from 1; language: "" where it has none."""
+    """line: the number of its first line of code, from 1; language: "" if the block names none."""
 
     page: Path
     line: int
@@ -39,17 +39,17 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     """Every block of a page in order."""
-    found = MarkdownIt("commonmark").parse(page.read_text(encoding="utf-8"))
+    tokens = MarkdownIt("commonmark").parse(page.read_text(encoding="utf-8"))
     return [
         Block(page, token.map[0] + 1 + (token.type == "fence"), token.info.strip(), token.content)
-        for token in found
+        for token in tokens
         if token.type in {"fence", "code_block"} and token.map is not None
     ]
 
 
 @dataclass(frozen=True)
 class Command:
-    """line: as it is written; environment: what is set for it alone."""
+    """line: the command as written; environment: the variables set in front of it."""
 
     line: str
     environment: dict[str, str]
@@ -77,7 +77,7 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 def execute(block: Block, names: dict[str, Any]) -> None:
-    """Run Python; where a comment behind or below an expression is a literal, that is what the expression must give."""
+    """Run Python. If the comment behind or below an expression is a literal, the expression must have that value."""
     padded = "\n" * (block.line - 1) + block.text  # so that a traceback has the page's lines
     claims = dict(claimed(padded))
     for statement in ast.parse(padded).body:

@@ -24,13 +24,13 @@ from dubito.graphs import (
     sunar,
     vanilla_rag,
 )
-from dubito.models.resources import Resources
-from dubito.state.baselines import FlareContext, IRCoTContext, IterRetgenContext
+from dubito.resources.resources import Resources
+from dubito.state.baselines import FlareContext, IterRetgenContext
 from dubito.state.dense import DenseContext
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.neighbourhood import NeighbourhoodContext
-from dubito.state.reasoning import ReasoningContext
+from dubito.state.reasoning import ReasoningContext, SearchingContext
 from dubito.state.seakr import SeaKRContext
 from dubito.state.seper import SePerContext
 from dubito.state.sunar import SunarContext
@@ -121,13 +121,13 @@ def sunar_run() -> Run:
         reason=lambda question, line, names: "the Lune",
     )
     graph = sunar.build(_explored(llm)).compile(name="sunar")
-    return Run(graph, QUESTION, SunarContext(k=2, budget=4, batch=2, first_stage_n=3, samples=2))
+    return Run(graph, QUESTION, SunarContext(k=2, budget=4, batch_size=2, first_stage_n=3, samples=2))
 
 
 def neighbourhood_run(budget: int = 6) -> Run:
     """One look-up."""
     llm = Explorer(samples=lambda query, names: ["same", "other"] if "f2" in names else ["same"])
-    settings = NeighbourhoodContext(k=2, budget=budget, batch=2, first_stage_n=3, samples=2)
+    settings = NeighbourhoodContext(k=2, budget=budget, batch_size=2, first_stage_n=3, samples=2)
     return Run(neighbourhood.build(_explored(llm)).compile(name="neighbourhood"), QUESTION, settings)
 
 
@@ -135,7 +135,7 @@ def seper_run(**settings: Any) -> Run:
     """Two chunks; with them three of four responses are right, two of them in other words, without them none is."""
     llm = Believer(believes=lambda question, shown: ["one", "One.", "two", "three"] if shown else ["three"])
     opened = Resources(llm=llm, judge=_judge(), retriever=ScriptedRetriever(QUERY, VECTORS[:2]))
-    context = SePerContext(**{"k": 2, "n": 4, "rule": "hard", **settings})
+    context = SePerContext(**{"k": 2, "samples": 4, "rule": "hard", **settings})
     return Run(seper.build(opened).compile(name="seper"), QUESTION, context, {"answers": ["one", "1"]})
 
 
@@ -163,7 +163,7 @@ def _reasoning_run(name: str, build: Any, context: Any) -> Run:
 
 def seakr_run() -> Run:
     """Three sentences, something is looked up for the second."""
-    return _reasoning_run("seakr", seakr.build, SeaKRContext(threshold="-6", samples=2, k=2))
+    return _reasoning_run("seakr", seakr.build, SeaKRContext(retrieval_threshold="-6", samples=2, k=2))
 
 
 def cot_run() -> Run:
@@ -173,7 +173,7 @@ def cot_run() -> Run:
 
 def ircot_run() -> Run:
     """Something is looked up for each sentence."""
-    return _reasoning_run("ircot", ircot.build, IRCoTContext())
+    return _reasoning_run("ircot", ircot.build, SearchingContext())
 
 
 def flare_run() -> Run:

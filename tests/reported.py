@@ -9,16 +9,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dubito.evals.bench import MANIFEST, QUESTIONS, RESULTS, VERSION, Asked, Bench, System, read
+from dubito.evals.run_folder import MANIFEST, QUESTIONS, RESULTS, VERSION, EvaluationRun, RunQuestion, System, read
 from dubito.evals.store import Outcome, Store
 
 START = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
 
-def asked(name: str, *answers: str, gold: Sequence[str] = (), dataset: str = "small", **more: Any) -> Asked:
+def asked(name: str, *answers: str, gold: Sequence[str] = (), dataset: str = "small", **more: Any) -> RunQuestion:
     kind: Any = more.pop("kind", "text")
     found = {"question": f"What is {name}?", "answerable": True, "corpus": "", **more}
-    return Asked(
+    return RunQuestion(
         id=f"{dataset}/{name}", dataset=dataset, answers=answers, kind=kind, gold_documents=tuple(gold), **found
     )
 
@@ -29,6 +29,15 @@ def vanilla(label: str = "plain", **context: Any) -> System:
 
 def chunk(document: str, title: str = "", text: str = "text") -> dict[str, Any]:
     return {"id": f"{document}#0", "doc_id": document, "title": title or document.upper(), "text": text}
+
+
+def unsure(signal: str, value: float | None, threshold: float | None) -> dict[str, Any]:
+    """A technique's own uncertainty, as its output has it."""
+    return {"signal": signal, "value": value, "threshold": threshold}
+
+
+def dse(value: float | None) -> dict[str, Any]:
+    return unsure("DSE", value, 0.2)
 
 
 def usage(**nodes: tuple[int, int, int, float]) -> dict[str, Any]:
@@ -63,7 +72,7 @@ def failed(
 def trace_of(*steps: tuple[str, Mapping[str, Any]], graph: str = "vanilla_rag") -> bytes:
     """A trace in which each node ran once, a second long."""
     lines: list[dict[str, Any]] = [
-        {"type": "run", "at": 0, "version": 1, "dubito": "0", "graph": graph, "context": {}, "question": "What?"}
+        {"type": "run", "at": 0, "version": 2, "dubito": "0", "graph": graph, "context": {}, "question": "What?"}
     ]
     for place, (node, update) in enumerate(steps):
         where = {"node": node, "task": f"t{place}", "namespace": []}
@@ -79,10 +88,10 @@ def trace_of(*steps: tuple[str, Mapping[str, Any]], graph: str = "vanilla_rag") 
 def made(
     folder: Path,
     systems: Sequence[System],
-    questions: Sequence[Asked],
+    questions: Sequence[RunQuestion],
     outcomes: Sequence[Outcome] = (),
     **about: Any,
-) -> tuple[Bench, Store]:
+) -> tuple[EvaluationRun, Store]:
     """The run, read from its folder."""
     folder.mkdir()
     names = dict.fromkeys(one.dataset for one in questions)

@@ -27,8 +27,8 @@ from dubito.models.interfaces import (
     Tokens,
     Vectors,
 )
-from dubito.models.resources import Resources
-from dubito.prompts import answer, decompose, meta_evidence, reasoning, rephrase
+from dubito.prompts import answer, decompose, reasoning, rephrase, unparsed
+from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
 from dubito.state.records import Chunk
 
@@ -316,7 +316,7 @@ class Explorer(ScriptedChat):
     def _kind(self, messages: Sequence[Message], sampling: Sampling) -> str:
         if messages[0] == decompose.messages("", [])[0]:
             kind = "step"
-        elif messages[0] == meta_evidence.messages("", [], "", [])[0]:
+        elif messages[0] == unparsed.meta_evidence("", [], "", [])[0]:
             kind = "reason"
         else:
             assert messages[0] == answer.messages("", [])[0]

@@ -16,11 +16,13 @@ from typing import Any
 @dataclass
 class Stub:
     """fails: of a request and how many there were before, the status of a refusal, 200 for none; seconds: how long each
-    takes. `requests` are the bodies it was sent."""
+    takes; script: the text of every reply, else a word that depends on the request. `requests` are the bodies it was
+    sent."""
 
     url: str = ""
     seconds: float = 0.0
     fails: Callable[[dict[str, Any], int], int] = lambda body, number: 200
+    script: Callable[[dict[str, Any]], str] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -33,10 +35,20 @@ class Stub:
             return status, {"error": {"message": "out of order", "type": "server_error"}}
         if tools := body.get("tools"):
             return 200, self._with_tools(body, tools)
-        said = [f"So the final answer is: {word(body, place)}." for place in range(body.get("n") or 1)]
+        if "input" in body:
+            return 200, embedded(body["input"])
+        texts = [
+            self.script(body) if self.script else f"So the final answer is: {word(body, place)}."
+            for place in range(body.get("n") or 1)
+        ]
         message = [
-            {"index": i, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-            for i, text in enumerate(said)
+            {
+                "index": i,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": text},
+                "logprobs": {"content": [{"token": text, "logprob": -0.5}]} if body.get("logprobs") else None,
+            }
+            for i, text in enumerate(texts)
         ]
         return 200, completed(body, message)
 
@@ -50,6 +62,13 @@ class Stub:
         call = {"id": "call-1", "type": "function", "function": function}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
         return completed(body, [{"index": 0, "finish_reason": "tool_calls", "message": message}])
+
+
+def embedded(texts: list[str]) -> dict[str, Any]:
+    """An embedding of each text: how often it has each letter."""
+    vectors = [[float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
+    data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
+    return {"object": "list", "data": data, "model": "stub", "usage": {"prompt_tokens": 1, "total_tokens": 1}}
 
 
 def completed(body: dict[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:

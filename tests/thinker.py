@@ -1,9 +1,9 @@
-"""A model that reasons by script and is as unsure as it is told to be."""
+"""A scripted model for the reasoning graphs: its sentences and its uncertainty are functions of the prompt."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,26 +15,26 @@ SURE, UNSURE = 0.0, 10.0
 
 
 def score(s: float, k: int, alpha: float = 1e-3) -> float:
-    """U of k equal rows s · [1, -1], worked out from the eigenvalues α (k − 1 times) and α + 2 k s²."""
+    """U of k equal rows s · [1, -1], from the eigenvalues α (k − 1 times) and α + 2 k s²."""
     return ((k - 1) * math.log(alpha) + math.log(alpha + 2 * k * s * s)) / k
 
 
 @dataclass
 class Thinker(ScriptedChat):
-    """Writes the sentence that `says` gives for the rationales and the question's turn; as unsure as `doubts` says.
+    """says: the next sentence, doubts: s of `score`; both of the rationales so far and the turn with the question.
 
-    What is sampled where a question holds `mute` is empty.
+    A word with "1815" has probability 0.3. Samples are empty if the question contains `mute`.
     """
 
-    says: Any = None
-    doubts: Any = None
+    says: Callable[[list[str], str], str] = lambda rationales, question: ""
+    doubts: Callable[[list[str], str], float] = lambda rationales, question: SURE
     mute: str = "never asked"
     capabilities: Any = frozenset({"logprobs", "hidden_states", "option_probabilities", "seed"})
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         await self._begin("complete", messages)
-        text = self.says(*seen(messages))
-        words = [word if number == 0 else " " + word for number, word in enumerate(text.split(" "))]
+        text = self.says(*rationales_and_question(messages))
+        words = [word if position == 0 else " " + word for position, word in enumerate(text.split(" "))]
         tokens = tuple(Token(word, math.log(0.3) if "1815" in word else 0.0) for word in words)
         return Reply((Completion(text, "stop", tokens),) * sampling.n, Tokens(7, 3))
 
@@ -42,14 +42,15 @@ class Thinker(ScriptedChat):
         self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
     ) -> Introspection:
         await self._begin("introspect", messages)
-        row = self.doubts(*seen(messages)) * np.array([1.0, -1.0])
-        text = "" if self.mute in seen(messages)[1] else "something"
+        rationales, question = rationales_and_question(messages)
+        state = self.doubts(rationales, question) * np.array([1.0, -1.0])
+        text = "" if self.mute in question else "something"
         reply = Reply((Completion(text, "stop"),) * sampling.n, Tokens(7, 9))
-        return Introspection(reply, np.tile(row, (sampling.n, 1)).astype(np.float32), 15)
+        return Introspection(reply, np.tile(state, (sampling.n, 1)).astype(np.float32), 15)
 
 
-def seen(messages: Sequence[Message]) -> tuple[list[str], str]:
+def rationales_and_question(messages: Sequence[Message]) -> tuple[list[str], str]:
     """The rationales in a prompt, and the turn that asks the question."""
-    last = max(i for i, one in enumerate(messages) if "Question: " in one["content"])
-    rationales = [one["content"] for one in messages[last + 1 :] if one["role"] == "assistant"]
-    return rationales, messages[last]["content"]
+    start = max(i for i, message in enumerate(messages) if "Question: " in message["content"])
+    rationales = [message["content"] for message in messages[start + 1 :] if message["role"] == "assistant"]
+    return rationales, messages[start]["content"]

@@ -1,18 +1,17 @@
-"""A run written down as it happens, one JSON object a line, so that a killed run leaves whole lines.
+"""Writes a trace during the run, one JSON object per line, so that a killed run leaves complete lines.
 
-run          first line: what was asked, of which graph, with which settings; the graph's wiring
-node_start   a node began: its input
-llm_call     a node's model call ended: request, reply, tokens, seconds
+run          first line: the graph, its settings, the question, the graph's wiring
+node_start   a node began: its input; left_out: its long lists and dicts, which the lines before give
+llm_call     a model call of a node ended: request, reply, tokens, seconds
 node_end     a node ended: its update of the state or its error, seconds
 end          last line: the output, or the error that ended the run
 
-A step's `namespace` names the subgraph runs it is in as 'node:task', outermost first; the `node_start` line of that
-task holds what the subgraph was begun with. So of a step of `dense` within `dense_rag`, whose namespace is
-["dense:TASK"], the round is `input.round` of the node_start line whose task is TASK, and `input.chunking` says what
-cut its chunks. Of a look-up of `sunar`, whose namespace is ["neighbourhood:TASK"], `input.query` is the sub-question.
+`namespace` lists the subgraph runs around a node as 'node:task', outermost first; the `node_start` line of that task
+holds the input of the subgraph. For example, a line whose namespace is ["dense:TASK"] belongs to the run of the
+subgraph `dense` whose node_start line has the task TASK.
 
 `wiring` holds the edges of the graph, under "", and of each subgraph, under the name of its node ('outer|inner' where
-they are nested): source, target, and whether a decision is taken there. `dubito trace` reads all this.
+they are nested): source, target, and whether the edge is conditional. `dubito trace` reads all this.
 """
 
 from __future__ import annotations
@@ -28,39 +27,46 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .. import __version__
 from ..errors import UserFault
-from .run import Event, ModelCall, NodeEnd, NodeStart, Run
+from .events import Event, ModelCall, NodeEnd, NodeStart
+from .run import Run
+from .steps import error_record
 
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
     from ..state.context import BaseContext
 
-VERSION = 1
-"""Of the lines' form; it grows when a reader of old traces would be misled."""
+VERSION = 2
+"""The form of the lines and the names of nodes and state keys; older traces are refused."""
+
+MOST_ITEMS = 50
+"""A longer list or dict is left out of the input of a node that reads the state."""
 
 _BEGINNING = b'{"type": "run"'
 
 
 def first_line(graph: Graph, question: str, context: BaseContext) -> bytes:
-    """What was asked, of which graph, with which settings."""
+    """The first line: the graph, its settings, the question, the wiring."""
     about = {"version": VERSION, "dubito": __version__, "graph": graph.name, "context": context.model_dump(mode="json")}
     return _line("run", {**about, "question": question, "wiring": _wiring(graph)})
 
 
 def line_of(event: Event | None) -> bytes | None:
-    """What happened; None for what a trace does not hold."""
+    """The line of an event; None for an event that a trace does not hold."""
     if isinstance(event, NodeStart):
-        return _line("node_start", {**_place(event), "input": event.input})
+        return _line("node_start", {**_place(event), **_input(event)})
     if isinstance(event, ModelCall):
         return _line("llm_call", {**_place(event), **event.call})
     if isinstance(event, NodeEnd):
-        error = None if event.error is None else _error(event.error)
+        error = None if event.error is None else error_record(event.error)
         return _line("node_end", {**_place(event), "seconds": event.seconds, "update": event.update, "error": error})
     return None
 
 
 def last_line(seconds: float, output: Mapping[str, Any], fault: BaseException | None) -> bytes:
-    """What came out, or the error that ended the run."""
-    return _line("end", {"seconds": seconds, **({"output": output} if fault is None else {"error": _error(fault)})})
+    """The last line: the output, or the error that ended the run."""
+    return _line(
+        "end", {"seconds": seconds, **({"output": output} if fault is None else {"error": error_record(fault)})}
+    )
 
 
 class Trace:
@@ -97,7 +103,7 @@ class Trace:
             self._file.close()
 
     def on(self, event: Event | None) -> None:
-        """Write down what happened."""
+        """Write the line of an event."""
         if (line := line_of(event)) is not None:
             self._write(line)
 
@@ -123,10 +129,19 @@ def _line(kind: str, fields: Mapping[str, Any]) -> bytes:
     line = {"type": kind, "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}
     try:
         text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=str) + "\n"
-    except (TypeError, ValueError):  # a number or a key that JSON does not have, which few lines hold
+    except (TypeError, ValueError):  # a number or key that JSON does not have: rare
         text = json.dumps(jsonable(line), ensure_ascii=False, default=str) + "\n"
-    # half a surrogate pair has no UTF-8, but as a backslash sequence it is JSON
+    # a lone surrogate has no UTF-8, but is JSON as a backslash sequence
     return text.encode("utf-8", errors="backslashreplace")
+
+
+def _input(event: NodeStart) -> dict[str, Any]:
+    """A node's input; of a state without the long values, or a run's trace would grow with its square."""
+    if not event.derivable or not isinstance(event.input, dict):
+        return {"input": event.input}
+    left_out = [key for key, value in event.input.items() if isinstance(value, list | dict) and len(value) > MOST_ITEMS]
+    rest = {key: value for key, value in event.input.items() if key not in left_out}
+    return {"input": rest, **({"left_out": left_out} if left_out else {})}
 
 
 def _unwritable(path: Path, fault: OSError) -> UserFault:
@@ -136,16 +151,10 @@ def _unwritable(path: Path, fault: OSError) -> UserFault:
 @lru_cache(maxsize=64)
 def _wiring(graph: Graph) -> dict[str, list[tuple[str, str, bool]]]:
     drawn = {"": graph.get_graph(), **{name: sub.get_graph() for name, sub in graph.get_subgraphs(recurse=True)}}
-    return {name: [(one.source, one.target, one.conditional) for one in each.edges] for name, each in drawn.items()}
+    return {
+        name: [(edge.source, edge.target, edge.conditional) for edge in figure.edges] for name, figure in drawn.items()
+    }
 
 
 def _place(event: NodeStart | NodeEnd | ModelCall) -> dict[str, Any]:
     return {"node": event.node, "task": event.task, "namespace": list(event.namespace)}
-
-
-def _error(fault: BaseException | str) -> dict[str, str]:
-    if isinstance(fault, KeyboardInterrupt):
-        return {"type": "Interrupted", "message": "Interrupted."}
-    if isinstance(fault, BaseException):
-        return {"type": type(fault).__name__, "message": str(fault)}
-    return {"type": "error", "message": fault}

@@ -1,4 +1,4 @@
-"""Formulas that say how uncertain a model is: NumPy in, a float out. No model is asked here."""
+"""Formulas of uncertainty: NumPy arrays in, a float or an array out. They call no model."""
 
 from .conformal import conformal_threshold, coverage
 from .energy import energy

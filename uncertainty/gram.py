@@ -1,6 +1,4 @@
-"""Uncertainty of a model's continuations from its own hidden states at their ends."""
-
-from __future__ import annotations
+"""The uncertainty of a prompt from the hidden states at the ends of its sampled continuations."""
 
 import math
 
@@ -13,22 +11,22 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def eigen_score(states: ArrayLike, alpha: float = 1e-3) -> float:
-    """How far k continuations of one prompt disagree inside the model (SeaKR, section 3.4; INSIDE's EigenScore).
+    """The regularised Gram determinant of k hidden states (SeaKR, section 3.4; the EigenScore of INSIDE).
 
-    U = (1/k) log det(Z J Zᵀ + α I), J = I − (1/d) 1 1ᵀ, which takes each row's own mean away. The mean logarithm of the
-    eigenvalues of the rows' Gram matrix: the more directions they spread in, and the wider, the higher it is.
+    U = (1/k) log det(Z J Zᵀ + α I), J = I − (1/d) 1 1ᵀ: J subtracts each row's own mean. U is the mean logarithm of the
+    eigenvalues of the Gram matrix. It grows with the number of directions in which the rows differ, and with their
+    distance.
 
-    states: Z, [k, d], a row for each continuation, the hidden state of its last token; k ≥ 2. alpha: α > 0, what keeps
-    the logarithm finite where rows are alike; scores of different k, α, layer or model cannot be compared.
-    Returns nats, at least log α; equal rows of centred squared norm s give ((k − 1) log α + log(α + k s)) / k.
+    states: Z, [k, d], k ≥ 2; a row is the hidden state of a continuation's last token. alpha: α > 0, which keeps the
+    logarithm finite if rows are equal. Scores of different k, α, layers or models cannot be compared.
+    Returns nats, at least log α. Equal rows of centred squared norm s give ((k − 1) log α + log(α + k s)) / k.
 
-    Computed in float64 from the triangular factor of [Z J, √α I]ᵀ, for the matrix itself is never formed: its smallest
-    eigenvalues come out wrong by about ε √(s / α) of their size, ε = 2e-16, where Cholesky or LU factors of it have
-    them wrong by ε s / α and break down from s / α = 1 / ε on. States that were kept in float32 change the score by
-    less than 1e-5 if none of their numbers exceeds 100 (measured at k = 20, d = 576, rows that differ by 0 and by
-    1e-7 to 1 of their size: a test of this repository).
-    Raises `UserFault`, a ValueError, for fewer than two rows, another shape, a number that is not finite (in float32),
-    and an α that is not above 0.
+    Computed in float64 from the triangular factor of [Z J, √α I]ᵀ. This never forms the Gram matrix: the relative error
+    of the smallest eigenvalue is about ε √(s / α), ε = 2e-16. With a Cholesky or LU factor of the matrix it would be
+    ε s / α, and the factorisation would fail from s / α = 1 / ε on. Storing the states in float32 changes the score by
+    less than 1e-5 if no entry exceeds 100 (tested at k = 20, d = 576).
+    Raises `UserFault`, a ValueError, for fewer than two rows, another shape, an entry that is not finite in float32,
+    and α ≤ 0.
     """
     if not 0 < alpha < math.inf:
         raise UserFault(f"The regularisation alpha is {alpha:g}: give a number above 0, such as 0.001.")
@@ -36,7 +34,7 @@ def eigen_score(states: ArrayLike, alpha: float = 1e-3) -> float:
     count = len(rows)
     centred = rows - rows.mean(axis=1, keepdims=True)
     factor = np.linalg.qr(np.vstack([centred.T, math.sqrt(alpha) * np.eye(count)]), mode="r")
-    # no pivot is below √α but by rounding
+    # only rounding puts a pivot below √α
     pivots = np.maximum(np.abs(np.diagonal(factor)), math.sqrt(alpha))
     return 2 * math.fsum(np.log(pivots)) / count
 
@@ -45,11 +43,13 @@ def _checked(states: ArrayLike) -> NDArray[np.float64]:
     try:
         rows = np.asarray(states, dtype=np.float64)
     except (TypeError, ValueError) as fault:
-        raise UserFault("The hidden states are no array of numbers: give rows of one length, as [k, d].") from fault
+        raise UserFault(
+            "The hidden states are not an array of numbers: give rows of equal length, as [k, d]."
+        ) from fault
     if rows.ndim != 2 or not rows.size:
         raise UserFault(f"The hidden states have shape {rows.shape}: give one row for each continuation, as [k, d].")
     if len(rows) < 2:
         raise UserFault("There is one hidden state: sample at least two continuations to compare.")
-    if not (np.abs(rows) <= LARGEST).all():  # nor is NaN
+    if not (np.abs(rows) <= LARGEST).all():  # NaN fails too
         raise UserFault("A hidden state holds a number that is not finite: leave that continuation out.")
     return rows

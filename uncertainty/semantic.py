@@ -1,6 +1,4 @@
-"""Uncertainty of n answers to one question, from which answer entails which."""
-
-from __future__ import annotations
+"""Uncertainty of n answers to one question, computed from the entailment between them."""
 
 import math
 from typing import Literal
@@ -10,31 +8,32 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import UserFault
 
-TOLERANCE = 1e-6  # what float32 rounding may add to a link, or to the difference of a link and its mirror image
+TOLERANCE = 1e-6
+"""The rounding error of float32 that is accepted in a link, and between a link and its mirror image."""
 
 
 def degree_entropy(link: ArrayLike) -> float:
     """Degree-based semantic entropy of n answers (DENSE, eq. 6): −(1/n) Σ_i log(D_i/n), D_i = Σ_j link[i,j].
 
-    link: [n, n], symmetric, 1 on the diagonal, entries in [0, 1]: for DENSE the mean of both directions' entailment,
-    so 0, 0.5 or 1; probabilities will do. Each may be off by 1e-6, which is then mended.
-    Returns nats in [0, log n]: 0 when every answer is linked to every other, log n when none is. Where the links are
-    0 or 1 and form groups, it is the discrete `semantic_entropy` of these groups.
-    Raises `UserFault`, a ValueError, where link does not fit this description.
+    link: [n, n], symmetric, 1 on the diagonal, entries in [0, 1]. In DENSE an entry is the mean entailment of both
+    directions, so 0, 0.5 or 1; probabilities are accepted too. Rounding errors up to 1e-6 are corrected.
+    Returns nats in [0, log n]: 0 if all answers are linked, log n if no two are. If the links are 0 or 1 and form
+    groups, the result is the discrete `semantic_entropy` of these groups.
+    Raises `UserFault`, a ValueError, if link does not fit this description.
     """
     terms = degree_terms(link)
-    # n terms of log(n)/n may, rounded, exceed log n
+    # rounded, n terms of log(n)/n can exceed log n
     return min(math.fsum(terms), math.log(len(terms)))
 
 
 def degree_terms(link: ArrayLike) -> NDArray[np.float64]:
-    """Each answer's own term of eq. 6, −(1/n) log(D_i/n), in nats; they sum to `degree_entropy` of the same link.
+    """The term of each answer in eq. 6, −(1/n) log(D_i/n), in nats; the terms add up to `degree_entropy(link)`.
 
-    Returns [n], each in [0, log(n)/n]: the higher, the fewer answers agree with this one.
+    Returns [n], each in [0, log(n)/n]: the higher a term, the fewer answers agree with its answer.
     """
     degrees = _checked_link(link).sum(axis=1)
     n = len(degrees)
-    # log(n/D), for −log(D/n) would give −0 where all agree
+    # −log(D/n) would be −0 if all agree
     return np.asarray(np.log(n / degrees) / n)
 
 
@@ -44,17 +43,18 @@ def semantic_clusters(
     *,
     contradicts: ArrayLike | None = None,
 ) -> list[int]:
-    """Groups n answers by meaning (Kuhn et al. 2023, "Semantic Uncertainty", algorithm 1).
+    """Group n answers by meaning (Kuhn et al. 2023, "Semantic Uncertainty", algorithm 1).
 
-    entails: [n, n] bool, whether answer i entails answer j; the diagonal is not read. Answers are taken in order; each
-    joins the first cluster whose *first member* it is equivalent to, else founds one. Equivalence as judged by a model
-    need not be transitive, so two members of a cluster may differ and the order of the answers may matter.
+    Answers are taken in order. Each joins the first cluster whose *first member* it is equivalent to; if there is no
+    such cluster, it starts a new one. A model's judgements of equivalence need not be transitive: two members of a
+    cluster may differ, and the order of the answers may matter.
 
+    entails: [n, n] bool, whether answer i entails answer j; the diagonal is not read.
     rule: when two answers are equivalent.
         "bidirectional": each entails the other.
-        "loose": neither contradicts the other and not both directions are neutral, that is, at least one entails
-            (the default of the code of Farquhar et al., Nature 2024; SePer's hard clusters).
-    contradicts: [n, n] bool, whether answer i contradicts answer j; needed by "loose", not read by "bidirectional".
+        "loose": neither contradicts the other, and at least one entails the other (the default in the code of
+            Farquhar et al., Nature 2024; SePer's hard clusters).
+    contradicts: [n, n] bool, whether answer i contradicts answer j; only "loose" reads it, and needs it.
 
     Returns n cluster ids, numbered from 0 in order of appearance.
     Raises `UserFault`, a ValueError, for an unknown rule and for arrays that do not fit this description.
@@ -73,17 +73,17 @@ def semantic_clusters(
 def semantic_entropy(clusters: ArrayLike, log_likelihoods: ArrayLike | None = None) -> float:
     """Entropy over the meanings of n answers, −Σ_c p_c log p_c (Farquhar et al., Nature 2024).
 
-    clusters: [n] cluster ids, any integers. log_likelihoods: [n], each answer's log-likelihood in nats, of the whole
-    answer or per token as the caller chooses; only their differences matter, and −inf is an answer that cannot be.
+    clusters: [n] cluster ids, any integers.
+    log_likelihoods: [n], nats, of whole answers or per token. Only their differences matter; −inf is probability 0.
 
-    Without log-likelihoods p_c is the share of the answers in cluster c: discrete semantic entropy, for models that
-    give no probabilities. With them p_c = Σ_{i in c} exp(ll_i) / Σ_i exp(ll_i); an answer sampled twice counts twice.
-    Kuhn et al. 2023, and after them DENSE's eq. 11, estimate the same entropy by the plain mean of −log p_c over the
-    clusters. That gives a rare meaning the weight of a common one and, with likelihoods, may exceed log n, so it is not
-    used here; where all clusters weigh the same, the two agree.
+    Without log-likelihoods p_c is the share of the answers in cluster c (discrete semantic entropy, for models that
+    give no probabilities). With them p_c = Σ_{i in c} exp(ll_i) / Σ_i exp(ll_i); an answer sampled twice counts twice.
+    Kuhn et al. 2023 and DENSE's eq. 11 estimate the same entropy by the unweighted mean of −log p_c over the clusters.
+    We do not: that mean gives a rare meaning the weight of a common one and can exceed log n. If all clusters have
+    the same p_c, both agree.
 
     Returns nats in [0, log of the number of clusters]: 0 for one cluster, log n for n equally likely singletons.
-    Raises `UserFault`, a ValueError, where an argument does not fit this description or every log-likelihood is −inf.
+    Raises `UserFault`, a ValueError, if an argument does not fit this description or every log-likelihood is −inf.
     """
     ids = np.asarray(clusters)
     if ids.ndim != 1 or not ids.size or not np.issubdtype(ids.dtype, np.integer):
@@ -93,7 +93,7 @@ def semantic_entropy(clusters: ArrayLike, log_likelihoods: ArrayLike | None = No
     _, members = np.unique(ids, return_inverse=True)
     masses = np.bincount(members, weights=_weights(log_likelihoods, len(ids)))
     shares = masses[masses > 0] / masses.sum()
-    # rounding must not leave the range, and a lone cluster gives 0, not −0
+    # keep rounding within the range; a single cluster would give −0
     return max(0.0, min(math.fsum(-shares * np.log(shares)), math.log(len(shares))))
 
 
@@ -111,14 +111,14 @@ def _equivalent(entails: NDArray[np.bool_], rule: str, contradicts: ArrayLike | 
 
 
 def _weights(log_likelihoods: ArrayLike | None, n: int) -> NDArray[np.float64]:
-    """Likelihoods of n answers up to a common factor, the largest 1; equal ones where none are given."""
+    """Likelihoods of n answers, scaled so that the largest is 1; all 1 if log_likelihoods is None."""
     if log_likelihoods is None:
         return np.ones(n)
     logs = np.asarray(log_likelihoods, dtype=np.float64)
     if logs.shape != (n,):
         raise UserFault(f"The log-likelihoods have shape {logs.shape} but there are {n} answers: give one for each.")
     if np.isnan(logs).any() or np.isposinf(logs).any():
-        raise UserFault("A log-likelihood is NaN or +inf: leave out the answers whose likelihood is not known.")
+        raise UserFault("A log-likelihood is NaN or +inf: leave out the answers whose likelihood is unknown.")
     if np.isneginf(logs).all():
         raise UserFault("Every log-likelihood is −inf: leave out log_likelihoods to count the answers instead.")
     return np.asarray(np.exp(logs - logs.max()))
@@ -145,6 +145,6 @@ def _checked_relation(relation: ArrayLike, name: str) -> NDArray[np.bool_]:
     pairs = np.asarray(relation)
     if pairs.ndim != 2 or pairs.shape[0] != pairs.shape[1] or not pairs.size:
         raise UserFault(f"{name} has shape {pairs.shape}: give one row and one column for each answer, as [n, n].")
-    if not np.isin(pairs, [0, 1]).all():  # a probability would count as true
+    if not np.isin(pairs, [0, 1]).all():  # a probability would be read as true
         raise UserFault(f"{name} holds more than true and false: compare probabilities to a threshold first.")
     return pairs.astype(np.bool_)

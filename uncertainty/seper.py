@@ -1,6 +1,4 @@
-"""How much of its belief a model puts on the right answer: SePer (Dai et al., ICLR 2025)."""
-
-from __future__ import annotations
+"""SePer: a model's belief in the right answer (Dai et al., ICLR 2025)."""
 
 import math
 from collections.abc import Sequence
@@ -10,31 +8,33 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import UserFault
+from .likelihood import checked_log_probs
 
-TOLERANCE = 1e-6  # what rounding may add to a probability, or to the logarithm of one
+TOLERANCE = 1e-6
+"""How far rounding may move a probability out of [0, 1]."""
 
 
 def response_weights(
     log_probs: Sequence[ArrayLike], likelihood: Literal["mean", "sum"] = "mean"
 ) -> NDArray[np.float64]:
-    """The weights of n responses that were sampled from one prompt: their likelihoods ℓ, brought to the sum 1.
+    """The weights of n responses sampled from one prompt: their likelihoods ℓ, normalised to sum 1.
 
-    log_probs: n arrays [T_i], the natural log-probability of each of a response's tokens, the end-of-turn token among
-    them where it is known; at most 0 (up to 1e-6 more counts as 0), −inf for a token that cannot be.
+    log_probs: n arrays [T_i] of the natural log-probability of each token, including the end-of-turn token if it is
+    known. A value may exceed 0 by at most 1e-6, which counts as 0; −inf is a token of probability 0.
     likelihood: "mean": ℓ_i = exp(mean log p), so that long responses weigh no less than short ones (the authors' code);
-    "sum": the plain product of equation 7.
-    Returns [n], each in [0, 1], of sum 1. A response without tokens, or with one of probability 0, weighs nothing.
-    Where none weighs anything, all weigh the same: each was drawn once.
+    "sum": the product of the probabilities (equation 7).
+    Returns [n], each in [0, 1], with sum 1. A response without tokens, or with a token of probability 0, has weight 0.
+    If that holds for every response, all weights are equal.
     Raises `UserFault`, a ValueError, for no responses, NaN, a log-probability above 0 and an unknown `likelihood`.
     """
     if likelihood not in {"mean", "sum"}:
         raise UserFault(f'There is no likelihood "{likelihood}": choose "mean" or "sum".')
     if not len(log_probs):
         raise UserFault("There is no response to weigh: sample at least one.")
-    logs = np.array([_log_likelihood(one, i, likelihood) for i, one in enumerate(log_probs)])
+    logs = np.array([_log_likelihood(tokens, i, likelihood) for i, tokens in enumerate(log_probs)])
     if np.isneginf(logs).all():
         return np.full(len(logs), 1 / len(logs))
-    # of a long response the product itself may be too small for a float
+    # relative to the maximum, because the product over a long response may underflow
     return _normalised(np.exp(logs - logs.max()))
 
 
@@ -42,17 +42,17 @@ def seper_soft(
     likelihoods: ArrayLike,
     forward: ArrayLike,
     backward: ArrayLike | None = None,
-    golds: Literal["max", "mean"] = "max",
+    several_answers: Literal["max", "mean"] = "max",
 ) -> float:
-    """The belief in the right answer, each response counted as far as it entails it (SePer_S, algorithm 1).
+    """The belief in the right answer; each response counts by the probability that it entails it (algorithm 1).
 
-    SePer(a) = Σ_i ℓ_i k_i(a); the kernel k_i(a) is P(response i ⊨ answer a) or, with `backward`, the greater of both
+    SePer(a) = Σ_i ℓ_i k_i(a). The kernel k_i(a) is P(response i ⊨ answer a); with `backward`, it is the greater of both
     directions ("either", the authors' code).
-    likelihoods: [n], of any sum above 0, for they are brought to 1; forward, backward: [n, a], probabilities of
-    response ⊨ answer and of answer ⊨ response; NaN where the judge could not say, which counts as 0.
-    golds: of several right answers the belief in the best one (the authors' code), or the mean (equation 10).
+    likelihoods: [n], at least 0 with a sum above 0; they are normalised. forward, backward: [n, a], P(response ⊨
+    answer) and P(answer ⊨ response); NaN (unknown) counts as 0.
+    several_answers: "max": the belief in the right answer with the highest belief; "mean": the mean (equation 10).
     Returns a number in [0, 1].
-    Raises `UserFault`, a ValueError, where an argument does not fit this description.
+    Raises `UserFault`, a ValueError, for an argument that does not fit this description.
     """
     weights = _weights(likelihoods)
     kernel = _probabilities(forward, len(weights), "forward")
@@ -61,81 +61,78 @@ def seper_soft(
         if other.shape != kernel.shape:
             raise UserFault(f"forward has shape {kernel.shape} but backward {other.shape}: judge the same answers.")
         kernel = np.maximum(kernel, other)
-    return _of_golds([math.fsum(weights * column) for column in kernel.T], golds)
+    return _over_answers([math.fsum(weights * column) for column in kernel.T], several_answers)
 
 
 def seper_hard(
-    likelihoods: ArrayLike, clusters: ArrayLike, matches: ArrayLike, golds: Literal["max", "mean"] = "max"
+    likelihoods: ArrayLike, clusters: ArrayLike, matches: ArrayLike, several_answers: Literal["max", "mean"] = "max"
 ) -> float:
-    """The belief in the right answer, all of it in the clusters that mean the answer (SePer_H, equations 6 and 8).
+    """The belief in the right answer: the likelihood of the semantic clusters that match it (equations 6 and 8).
 
     SePer(a) = the sum of ℓ_i over the responses in clusters whose first member matches a.
-    likelihoods: [n], of any sum above 0, for they are brought to 1; clusters: [n] ids from 0, as `semantic_clusters`
-    gives them; matches: [clusters] bool, or [clusters, a] for several right answers; see `gold_matches`.
-    golds: of several right answers the belief in the best one (the authors' code), or the mean (equation 10).
+    likelihoods: [n], at least 0 with a sum above 0; they are normalised. clusters: [n], cluster ids from 0, as
+    `semantic_clusters` returns them. matches: [clusters] bool, or [clusters, a] for several right answers; see
+    `gold_matches`.
+    several_answers: "max": the belief in the right answer with the highest belief; "mean": the mean (equation 10).
     Returns a number in [0, 1].
-    Raises `UserFault`, a ValueError, where an argument does not fit this description.
+    Raises `UserFault`, a ValueError, for an argument that does not fit this description.
     """
     weights = _weights(likelihoods)
     ids = np.asarray(clusters)
     if ids.shape != weights.shape or not np.issubdtype(ids.dtype, np.integer):
         raise UserFault(f"The clusters have shape {ids.shape} and there are {len(weights)} responses: give an id each.")
-    found = np.asarray(matches)
-    found = found[:, None] if found.ndim == 1 else found
-    if found.ndim != 2 or not found.size or not np.isin(found, [0, 1]).all():
-        raise UserFault(f"The matches have shape {found.shape}: give true or false for each cluster, and each answer.")
-    if ids.min() < 0 or ids.max() >= len(found):
-        raise UserFault(f"The clusters go from {ids.min()} to {ids.max()} and there are matches for {len(found)}.")
-    return _of_golds([math.fsum(weights[column[ids].astype(np.bool_)]) for column in found.T], golds)
+    matched = np.asarray(matches)
+    matched = matched[:, None] if matched.ndim == 1 else matched
+    if matched.ndim != 2 or not matched.size or not np.isin(matched, [0, 1]).all():
+        raise UserFault(
+            f"The matches have shape {matched.shape}: give true or false for each cluster, and each answer."
+        )
+    if ids.min() < 0 or ids.max() >= len(matched):
+        raise UserFault(f"The clusters go from {ids.min()} to {ids.max()} and there are matches for {len(matched)}.")
+    beliefs = [math.fsum(weights[column[ids].astype(np.bool_)]) for column in matched.T]
+    return _over_answers(beliefs, several_answers)
 
 
 def gold_matches(
     entails: ArrayLike, contradicts: ArrayLike, rule: Literal["loose", "bidirectional"] = "loose"
 ) -> NDArray[np.bool_]:
-    """Which clusters mean which right answers, from what is judged of their first members.
+    """Which clusters match which right answers, by the clusters' first members.
 
-    entails, contradicts: [2, clusters, a] bool; [0] of the first member towards the answer, [1] the other way round.
-    rule: "loose": no direction contradicts and not both are neutral, that is, at least one entails (the authors' code);
-    "bidirectional": each entails the other (equation 8). The same two as of `semantic_clusters`.
+    entails, contradicts: [2, clusters, a] bool; index 0: first member towards answer, index 1: answer towards first
+    member. rule: "loose": at least one direction entails and no direction contradicts (the authors' code);
+    "bidirectional": both directions entail (equation 8). `semantic_clusters` has the same rules.
     Returns [clusters, a].
-    Raises `UserFault`, a ValueError, for an unknown rule and arrays that do not fit this description.
+    Raises `UserFault`, a ValueError, for an unknown rule and for arrays that do not fit this description.
     """
-    said, against = np.asarray(entails), np.asarray(contradicts)
-    if said.ndim != 3 or len(said) != 2 or said.shape != against.shape:
-        raise UserFault(f"entails has shape {said.shape}, contradicts {against.shape}: give both as [2, clusters, a].")
-    if not (np.isin(said, [0, 1]).all() and np.isin(against, [0, 1]).all()):
-        raise UserFault("What entails or contradicts is more than true and false: compare probabilities first.")
+    entailed, contradicted = np.asarray(entails), np.asarray(contradicts)
+    if entailed.ndim != 3 or len(entailed) != 2 or entailed.shape != contradicted.shape:
+        raise UserFault(
+            f"entails has shape {entailed.shape}, contradicts {contradicted.shape}: give both as [2, clusters, a]."
+        )
+    if not (np.isin(entailed, [0, 1]).all() and np.isin(contradicted, [0, 1]).all()):
+        raise UserFault("entails and contradicts must be true or false: compare probabilities with a threshold first.")
     if rule == "bidirectional":
-        return np.asarray(said.astype(np.bool_).all(axis=0))
+        return np.asarray(entailed.astype(np.bool_).all(axis=0))
     if rule != "loose":
         raise UserFault(f'There is no rule "{rule}" for matches: choose "loose" or "bidirectional".')
-    return np.asarray(said.astype(np.bool_).any(axis=0) & ~against.astype(np.bool_).any(axis=0))
+    return np.asarray(entailed.astype(np.bool_).any(axis=0) & ~contradicted.astype(np.bool_).any(axis=0))
 
 
-def _log_likelihood(log_probs: ArrayLike, place: int, likelihood: str) -> float:
-    logs = np.asarray(log_probs, dtype=np.float64)
-    if logs.ndim != 1:
-        raise UserFault(f"Response {place}'s log-probabilities have shape {logs.shape}: give one a token, as [T].")
-    if np.isnan(logs).any():
-        raise UserFault(f"Response {place} has a token whose log-probability is NaN or missing: leave it out.")
+def _log_likelihood(log_probs: ArrayLike, position: int, likelihood: str) -> float:
+    logs = checked_log_probs(log_probs, f"Response {position}")
     if not logs.size:
         return -math.inf
-    if logs.max() > TOLERANCE:
-        raise UserFault(
-            f"Response {place} has a token of log-probability {logs.max():.6g}: give natural logarithms, which are at "
-            "most 0."
-        )
-    total = float(np.minimum(logs, 0).sum())
+    total = float(logs.sum())
     return total / logs.size if likelihood == "mean" else total
 
 
 def _weights(likelihoods: ArrayLike) -> NDArray[np.float64]:
-    given = np.asarray(likelihoods, dtype=np.float64)
-    if given.ndim != 1 or not given.size:
-        raise UserFault(f"The likelihoods have shape {given.shape}: give one for each response, as [n].")
-    if not np.isfinite(given).all() or given.min() < 0 or not given.max() > 0:
+    weights = np.asarray(likelihoods, dtype=np.float64)
+    if weights.ndim != 1 or not weights.size:
+        raise UserFault(f"The likelihoods have shape {weights.shape}: give one for each response, as [n].")
+    if not np.isfinite(weights).all() or weights.min() < 0 or not weights.max() > 0:
         raise UserFault("The likelihoods are not all finite and at least 0, or all are 0: see response_weights.")
-    return _normalised(given / given.max())
+    return _normalised(weights / weights.max())
 
 
 def _normalised(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -143,17 +140,19 @@ def _normalised(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _probabilities(judged: ArrayLike, n: int, name: str) -> NDArray[np.float64]:
-    found = np.asarray(judged, dtype=np.float64)
-    if found.ndim != 2 or len(found) != n or not found.size:
-        raise UserFault(f"{name} has shape {found.shape} and there are {n} responses: give [n, a], a row for each.")
-    known = np.nan_to_num(found, nan=0.0)
+    probabilities = np.asarray(judged, dtype=np.float64)
+    if probabilities.ndim != 2 or len(probabilities) != n or not probabilities.size:
+        raise UserFault(
+            f"{name} has shape {probabilities.shape} and there are {n} responses: give [n, a], one row each."
+        )
+    known = np.nan_to_num(probabilities, nan=0.0)
     if known.min() < -TOLERANCE or known.max() > 1 + TOLERANCE:
         raise UserFault(f"{name} goes from {known.min():.6g} to {known.max():.6g}: give probabilities, from 0 to 1.")
     return np.clip(known, 0, 1)
 
 
-def _of_golds(beliefs: Sequence[float], golds: str) -> float:
-    if golds not in {"max", "mean"}:
-        raise UserFault(f'There is no way "{golds}" with several right answers: choose "max" or "mean".')
+def _over_answers(beliefs: Sequence[float], several_answers: str) -> float:
+    if several_answers not in {"max", "mean"}:
+        raise UserFault(f'There is no rule "{several_answers}" for several right answers: choose "max" or "mean".')
     # rounding must not leave the range
-    return min(1.0, max(beliefs) if golds == "max" else math.fsum(beliefs) / len(beliefs))
+    return min(1.0, max(beliefs) if several_answers == "max" else math.fsum(beliefs) / len(beliefs))

@@ -1,4 +1,4 @@
-"""Keeps the docstrings' lines apart: one that ends a sentence or a clause is followed by a new line on the page too."""
+"""Keeps a docstring's line breaks after the end of a sentence or a clause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import griffe
 
 
 class Lines(griffe.Extension):
-    """For mkdocstrings, which reads the docstrings as Markdown."""
+    """For mkdocstrings, which reads docstrings as Markdown."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:  # noqa: ANN401 - griffe's own signature
         """Break the lines of one docstring."""

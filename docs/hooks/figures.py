@@ -1,6 +1,6 @@
-"""Draws the ```mermaid fences as figures within the page, so that a page needs no script for them.
+"""Draws the ```mermaid fences as SVG figures in the page, so that a page needs no script.
 
-The lines that LangGraph writes are all that is understood; their places come from the layout of the trace viewer.
+It reads only the lines that LangGraph writes. The layout is the trace page's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from html import escape
 from typing import Any
 
-from dubito.cli.viewer.layers import layout, width_of
+from dubito.render.layers import layout, width_of
 from mkdocs.config.defaults import MkDocsConfig
 
 EDGE = re.compile(r"^\s*(\S+) (-->|-\.->|-\. .* \.->|-- .* -->) (\S+);$", re.MULTILINE)

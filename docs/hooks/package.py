@@ -1,4 +1,4 @@
-"""Lets the reference find the package and not the command of the same name."""
+"""Lets the reference find the package `dubito`, not the command `dubito`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from typing import Any
 
 
 def on_startup(**_: Any) -> None:  # noqa: ANN401 - mkdocs' own signature
-    """Python looks first where `mkdocs` lies when it is started by that name, and there lies `dubito` too."""
+    """Python first searches the folder of the started script `mkdocs`; the command `dubito` is in the same folder."""
     sys.path[:] = [folder for folder in sys.path if folder != sysconfig.get_path("scripts")]

@@ -1,7 +1,7 @@
-"""Takes into the site what pages link to outside docs/, so that no link leads out of it.
+"""Adds the files outside docs/ that pages link to, so that no link leads out of the site.
 
-A folder becomes a page that lists its pages and programs, a program a page that shows it; Markdown is a page already.
-Where the repository itself is read, the same links lead to the files.
+A folder becomes a page that lists its Markdown and Python files; a program becomes a page that shows it. In the
+repository the same links lead to the files.
 """
 
 from __future__ import annotations
@@ -15,49 +15,48 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 WHERE = "repository"
-"""The folder of the site that holds them."""
+"""The folder of the site for these pages."""
 
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#|/)([^)\s#]+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for everything outside docs/ that a page leads to, its own links included."""
+    """Add a page for each file and folder outside docs/ that a page links to, also for their own links."""
     docs = Path(config.docs_dir)
     root = docs.parent
     pending = [(f"{docs.name}/{page.src_uri}", page.content_string) for page in files.documentation_pages()]
-    found: dict[str, str] = {}
+    added: dict[str, str] = {}
     while pending:
         source, text = pending.pop()
         for target in sorted({_target(source, link) for link in LINK.findall(text)}):
-            if _uri(docs, target).startswith(f"{WHERE}/") and target not in found and (root / target).exists():
-                found[target] = _page_of(root, target)
-                pending.append((_uri(docs, target).removeprefix(f"{WHERE}/"), found[target]))
-    for target, text in found.items():
-        made = File.generated(config, _uri(docs, target), content=text, inclusion=InclusionLevel.NOT_IN_NAV)
-        files.append(made)
+            if _uri(docs, target).startswith(f"{WHERE}/") and target not in added and (root / target).exists():
+                added[target] = _page_of(root, target)
+                pending.append((_uri(docs, target).removeprefix(f"{WHERE}/"), added[target]))
+    for target, text in added.items():
+        files.append(File.generated(config, _uri(docs, target), content=text, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to where things are in the site."""
+    """Point links at the pages of the site."""
     docs = Path(config.docs_dir)
     here = page.file.src_uri
     source = here.removeprefix(f"{WHERE}/") if page.file.generated_by else f"{docs.name}/{here}"
 
-    def led(match: re.Match[str]) -> str:
+    def in_site(match: re.Match[str]) -> str:
         there = _uri(docs, _target(source, match[1]))
         return relpath(there, PurePosixPath(here).parent) if files.get_file_from_path(there) else match[1]
 
-    return LINK.sub(led, markdown)
+    return LINK.sub(in_site, markdown)
 
 
 def _target(source: str, link: str) -> str:
-    """What a link leads to, from the repository's root."""
+    """The link's target as a path from the repository's root."""
     return normpath(PurePosixPath(source).parent / link)
 
 
 def _uri(docs: Path, target: str) -> str:
-    """Where something of the repository is among the site's sources."""
+    """The path of a file or folder of the repository among the site's sources."""
     if (docs.parent / target).is_dir():
         return f"{WHERE}/{target}/index.md"
     if target.startswith(f"{docs.name}/"):

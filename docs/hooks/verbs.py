@@ -1,4 +1,4 @@
-"""Writes the command line's reference from the command line itself, in place of `<!-- verbs -->`."""
+"""Writes the reference of the command line from its own commands, in place of `<!-- verbs -->`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ PLACE = "<!-- verbs -->"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:  # noqa: ANN401 - mkdocs' own signature
-    """Put the verbs into the page that asks for them."""
+    """Write the commands into the page that has the mark."""
     if PLACE not in markdown:
         return markdown
-    return markdown.replace(PLACE, "\n".join([*_codes(), *_told(_context("dubito", typer.main.get_command(app)))]))
+    return markdown.replace(
+        PLACE, "\n".join([*_exit_codes(), *_commands(_context("dubito", typer.main.get_command(app)))])
+    )
 
 
-def _codes() -> Iterator[str]:
+def _exit_codes() -> Iterator[str]:
     yield "| exit code | what happened |\n|---|---|"
     for line in MEANINGS.splitlines()[2:]:
         code, meaning = line.split(maxsplit=1)
@@ -33,13 +35,14 @@ def _context(name: str, verb: Any, group: Any = None) -> Any:  # noqa: ANN401 - 
     return verb.make_context(name, [], parent=group, resilient_parsing=True)
 
 
-def _told(group: Any, level: int = 2) -> Iterator[str]:  # noqa: ANN401
-    for name, verb in group.command.commands.items():
+def _commands(group: Any, level: int = 2) -> Iterator[str]:  # noqa: ANN401
+    for name in group.command.list_commands(group):
+        verb = group.command.get_command(group, name)
         context = _context(name, verb, group)
         yield f"{'#' * level} {context.command_path}\n"
         yield inspect.cleandoc(verb.help) + "\n"
-        if hasattr(verb, "commands"):
-            yield from _told(context, level + 1)
+        if hasattr(verb, "list_commands"):
+            yield from _commands(context, level + 1)
         else:
             yield f"```console\n$ {' '.join([context.command_path, *verb.collect_usage_pieces(context)])}\n```\n"
             yield from _options(context)
@@ -48,8 +51,8 @@ def _told(group: Any, level: int = 2) -> Iterator[str]:  # noqa: ANN401
 
 def _options(context: Any) -> Iterator[str]:  # noqa: ANN401
     yield "| option | what it does |\n|---|---|"
-    for one in context.command.get_params(context):
-        if record := one.get_help_record(context):
+    for parameter in context.command.get_params(context):
+        if record := parameter.get_help_record(context):
             name, text = (escape(part, quote=False).replace("|", "&#124;") for part in record)
             yield f"| <code>{name}</code> | {text} |"
     yield ""
@@ -58,5 +61,5 @@ def _options(context: Any) -> Iterator[str]:  # noqa: ANN401
 def _epilog(text: str) -> Iterator[str]:
     for part in filter(None, text.split("\n\n")):
         heading, *lines = part.replace("\b\n", "").splitlines()
-        if heading != "Exit codes:":  # the same for all, so said once
+        if heading != "Exit codes:":  # the same for all commands
             yield "```console\n" + "\n".join(f"$ {line.strip()}" for line in lines) + "\n```\n"

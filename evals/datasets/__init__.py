@@ -1,4 +1,4 @@
-"""Questions with gold answers from the datasets that papers report on, by name."""
+"""The datasets of the papers, by name: questions with gold answers and paragraphs."""
 
 from .kinds import KINDS
 from .loading import Dataset, load_dataset

@@ -1,14 +1,12 @@
-"""The kinds of datasets that are read: what tells their records, what makes questions of them, where they are kept."""
+"""The kinds of datasets: how their records are recognised, how they become questions, where the hub has them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UserFault, closest
-from ..questions import ANSWER_NAMES, GoldQuestion
-from .fields import Record, has
+from ..questions import GoldQuestion
+from .fields import ANSWER_NAMES, Record, has
 from .multi_hop import bamboogle_question, musique_question, strategyqa_questions, titled_question
 from .open_domain import (
     ambignq_question,
@@ -32,43 +30,45 @@ from .reading import Broken
 PLAIN = "jsonl"
 
 
+QuestionOf = Callable[[Record], GoldQuestion]
+"""Makes a question of a row. Raises ValueError for a wrong row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A dataset's layout.
+    """The form of a dataset.
 
-    open: given the file's folder (None for a table), makes what reads a row, which raises ValueError for what is
-    wrong with it; rows: a record's questions, each with what it needs of the record; hub: NAME[/CONFIG]#SPLIT there.
+    question_of: for kinds that need only the row; open: for kinds that need other files, takes the file's folder (None
+    for a table); rows: splits a record with several questions into rows; hub: NAME[/CONFIG]#SPLIT on the hub.
     """
 
     name: str
-    open: Callable[[Path | None], Callable[[Record], GoldQuestion]]
+    question_of: QuestionOf | None = None
     rows: Callable[[Record], Iterable[Record | Broken]] | None = None
     hub: str | None = None
+    open: Callable[[Path | None], QuestionOf] | None = None
 
 
-def _alone(question_of: Callable[[Record], GoldQuestion]) -> Callable[[Path | None], Callable[[Record], GoldQuestion]]:
-    return lambda _: question_of
-
-
-_ALL = (
-    Kind(PLAIN, _alone(plain)),
-    Kind("2wiki", _alone(titled_question), hub="framolfese/2WikiMultihopQA#validation"),
-    Kind("hotpotqa", _alone(titled_question), hub="hotpotqa/hotpot_qa/distractor#validation"),
-    Kind("musique", _alone(musique_question), hub="dgslibisey/MuSiQue#validation"),
-    Kind("nq", _alone(nq_question), hub="google-research-datasets/nq_open#validation"),
-    Kind("triviaqa", _alone(triviaqa_question), triviaqa_rows, "mandarjoshi/trivia_qa/rc.nocontext#validation"),
-    Kind("ambignq", _alone(ambignq_question), hub="sewon/ambig_qa/light#validation"),
-    Kind("popqa", _alone(popqa_question), hub="akariasai/PopQA#test"),
-    Kind("squad", _alone(squad_question), squad_rows, "rajpurkar/squad#validation"),
-    Kind("strategyqa", strategyqa_questions, hub="ChilleD/StrategyQA#test"),
-    Kind("bamboogle", _alone(bamboogle_question), hub="chiayewken/bamboogle#test"),
-    Kind("iirc", iirc_questions, iirc_rows),
-    Kind("longbench", _alone(longbench_question)),
-    Kind("infinitebench", _alone(infinitebench_question)),
-    Kind("flashrag", _alone(flashrag_question)),
-)
-
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(PLAIN, plain),
+        Kind("2wiki", titled_question, hub="framolfese/2WikiMultihopQA#validation"),
+        Kind("hotpotqa", titled_question, hub="hotpotqa/hotpot_qa/distractor#validation"),
+        Kind("musique", musique_question, hub="dgslibisey/MuSiQue#validation"),
+        Kind("nq", nq_question, hub="google-research-datasets/nq_open#validation"),
+        Kind("triviaqa", triviaqa_question, triviaqa_rows, "mandarjoshi/trivia_qa/rc.nocontext#validation"),
+        Kind("ambignq", ambignq_question, hub="sewon/ambig_qa/light#validation"),
+        Kind("popqa", popqa_question, hub="akariasai/PopQA#test"),
+        Kind("squad", squad_question, squad_rows, "rajpurkar/squad#validation"),
+        Kind("strategyqa", open=strategyqa_questions, hub="ChilleD/StrategyQA#test"),
+        Kind("bamboogle", bamboogle_question, hub="chiayewken/bamboogle#test"),
+        Kind("iirc", open=iirc_questions, rows=iirc_rows),
+        Kind("longbench", longbench_question),
+        Kind("infinitebench", infinitebench_question),
+        Kind("flashrag", flashrag_question),
+    )
+}
 
 
 def kind_named(name: str) -> Kind:
@@ -79,7 +79,7 @@ def kind_named(name: str) -> Kind:
 
 
 def looks_like(record: Record) -> tuple[str, ...]:
-    """The kinds that a record may be of by the fields it has; none if they tell nothing."""
+    """The kinds that fit a record's fields; empty if none is recognised."""
     return next((names for names, is_one in _MARKS if is_one(record)), ())
 
 
@@ -88,14 +88,10 @@ def _fields(*names: str) -> Callable[[Record], bool]:
 
 
 def _first(record: Record, name: str) -> Record:
-    """The first object of a list, empty if there is none."""
+    """The first object of a list, else an empty record."""
     value = record.get(name)
-    found = value[0] if isinstance(value, list) and value else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _has_table(record: Record) -> bool:
-    return isinstance(record.get("answer"), Mapping) or isinstance(record.get("Answer"), Mapping) or has(record, "Data")
+    first = value[0] if isinstance(value, list) and value else None
+    return first if isinstance(first, Mapping) else {}
 
 
 def _has_titles(record: Record) -> bool:
@@ -104,24 +100,9 @@ def _has_titles(record: Record) -> bool:
     return has(record, "supporting_facts") or isinstance(context, Mapping) or pairs
 
 
-def _is_trivia(record: Record) -> bool:
-    return record.get("dataset") == "trivia"
-
-
-def _is_nq(record: Record) -> bool:
-    return record.get("dataset") == "nq" or has(record, "short_answers") or has(record, "question_tokens")
-
-
 def _has_articles(record: Record) -> bool:
-    return has(record, "data") or "qas" in _first(record, "paragraphs") or _is_squad_row(record)
-
-
-def _is_squad_row(record: Record) -> bool:
-    return isinstance(record.get("context"), str) and isinstance(record.get("answers"), Mapping)
-
-
-def _has_any_answers(record: Record) -> bool:
-    return has(record, "question") and any(has(record, name) for name in ANSWER_NAMES)
+    is_row = isinstance(record.get("context"), str) and isinstance(record.get("answers"), Mapping)
+    return is_row or has(record, "data") or "qas" in _first(record, "paragraphs")
 
 
 _MARKS: tuple[tuple[tuple[str, ...], Callable[[Record], bool]], ...] = (
@@ -136,19 +117,25 @@ _MARKS: tuple[tuple[tuple[str, ...], Callable[[Record], bool]], ...] = (
     (("squad",), _has_articles),
     (("longbench",), _fields("input", "context", "answers")),
     (("infinitebench",), _fields("input", "context", "answer")),
-    (("triviaqa",), _has_table),
+    (
+        ("triviaqa",),
+        lambda record: (
+            has(record, "Data") or any(isinstance(record.get(name), Mapping) for name in ("answer", "Answer"))
+        ),
+    ),
     (("bamboogle",), _fields("Question", "Answer")),
     (("strategyqa",), lambda record: isinstance(record.get("answer"), bool)),
     (("2wiki",), lambda record: has(record, "evidences") and not has(record, "input")),
     (("hotpotqa", "2wiki"), _has_titles),
-    (("triviaqa",), _is_trivia),
-    (("nq",), _is_nq),
+    (("triviaqa",), lambda record: record.get("dataset") == "trivia"),
+    (
+        ("nq",),
+        lambda record: record.get("dataset") == "nq" or has(record, "short_answers") or has(record, "question_tokens"),
+    ),
     (("nq", "triviaqa", PLAIN), lambda record: has(record, "question") and isinstance(record.get("answer"), list)),
-    ((PLAIN,), _has_any_answers),
+    (
+        (PLAIN,),
+        lambda record: has(record, "question") and any(has(record, name) for name in ANSWER_NAMES),
+    ),
 )
-"""Kinds by what tells their records, the most telling first."""
-
-
-def rows_in(kind: Kind, record: Record) -> Iterator[Record | Broken]:
-    """The rows of a record, each of which is a question."""
-    yield from kind.rows(record) if kind.rows else (record,)
+"""Kinds and how their records are recognised, the most specific first."""

@@ -1,27 +1,26 @@
-"""How the figures of a report look: as SVG for the page, which takes on its colours, and as PNG files."""
+"""The look of a report's plots: SVG in the colours of the page, and PNG files."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserFault
-from ...traces.harmless import harmless
-from .words import shortened
+from ...presenters.words import shortened
+from ...render.sanitize import sanitize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NEEDS_MATPLOTLIB = 'The plots are left out: they need a package: pip install "dubito[plots]".'
+NEEDS_MATPLOTLIB = 'The report has no plots: they need a package: pip install "dubito[plots]".'
 
 INK = "#1b1f25"
-"""Of text and lines; on the page it is the colour of the text around the figure, and nothing else may have it."""
+"""The colour of text and lines. On the page it becomes the text colour, so nothing else may use it."""
 
 COLOURS = ("#2f7fc1", "#d9772b", "#3f9e5a", "#c2504f", "#8a6fc0", "#8c6d5a", "#cf79b1", "#7f8790", "#a3a33c", "#3fa9b5")
 LONGEST_LABEL = 40
@@ -48,7 +47,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure. name: of its file, unique in the report; note: what is to be seen, for people who cannot see it too."""
+    """A plot. name: of its file, unique in the report; note: what it shows, which also stands for the image."""
 
     name: str
     dataset: str
@@ -59,7 +58,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure that was drawn. svg: an element to put into a page; png: the file's content."""
+    """A drawn plot. svg: an element for a page; png: the content of a file."""
 
     plot: Plot
     svg: str
@@ -67,13 +66,15 @@ class Drawn:
 
 
 def can_draw() -> bool:
-    """Is matplotlib there?"""
+    """Is matplotlib installed?"""
     return find_spec("matplotlib") is not None
 
 
 def drawn(plot: Plot) -> Drawn:
-    """The figure, twice."""
-    with _style():
+    """Draw a plot, as SVG and as PNG."""
+    from matplotlib import rc_context  # noqa: PLC0415 - an extra
+
+    with rc_context(_STYLE):
         figure = plot.draw()
         svg, png = io.StringIO(), io.BytesIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -82,24 +83,24 @@ def drawn(plot: Plot) -> Drawn:
     return Drawn(plot, _element(svg.getvalue(), plot), png.getvalue())
 
 
-def save(found: Sequence[Drawn], folder: Path) -> None:
-    """Write the PNG files; raises `UserFault` where they cannot be written."""
+def save(drawings: Sequence[Drawn], folder: Path) -> None:
+    """Write the PNG files; `UserFault` if they cannot be written."""
     try:
-        for one in found:
+        for drawing in drawings:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{one.plot.name}.png").write_bytes(one.png)
+            (folder / f"{drawing.plot.name}.png").write_bytes(drawing.png)
     except OSError as fault:
-        raise UserFault(f"The plots cannot be written to '{folder}' ({fault.strerror}): give another --md.") from fault
+        raise UserFault(f"Plots cannot be written to '{folder}' ({fault.strerror}): choose another path.") from fault
 
 
 def one_panel() -> tuple[Figure, Axes]:
-    """A figure of one part."""
+    """A figure with one panel."""
     figure, axes = panels(1, 6.2, 3.5)
     return figure, axes[0]
 
 
 def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure of so many parts, two in a row, each of that size in inches."""
+    """A figure with `count` panels, two in a row; width, height: of a panel in inches."""
     from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415 - an extra
 
     columns = min(count, 2)
@@ -108,37 +109,29 @@ def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]
     return figure, [figure.add_subplot(rows, columns, place) for place in range(1, count + 1)]
 
 
-@contextmanager
-def _style() -> Iterator[None]:
-    from matplotlib import rc_context  # noqa: PLC0415 - an extra
-
-    with rc_context(_STYLE):
-        yield
-
-
 def legend(figure: Figure) -> None:
-    """Name what the first part of a figure shows, below it."""
-    longest = max(len(one) for one in figure.axes[0].get_legend_handles_labels()[1])
+    """Put the legend of the first panel below the figure."""
+    longest = max(len(label) for label in figure.axes[0].get_legend_handles_labels()[1])
     figure.legend(loc="outside lower center", ncols=1 if longest > LONGEST_LABEL else 2)
 
 
 def label_of(text: str) -> str:
-    """A system's name, fit for a figure."""
-    label = shortened(str(harmless(text)), LONGEST_LABEL)
-    return f" {label}" if label.startswith("_") else label  # or the legend would pass it over
+    """A system's label, safe and short enough for a figure."""
+    label = shortened(str(sanitize(text)), LONGEST_LABEL)
+    return f" {label}" if label.startswith("_") else label  # a legend leaves out labels that begin with _
 
 
 def colour(number: int) -> str:
-    """Of the system of that number."""
+    """The colour of the system with this number."""
     return COLOURS[number % len(COLOURS)]
 
 
 def dash(number: int) -> str:
-    """The line of the system of that number, as there are more systems than colours."""
+    """The line style of the system with this number; it tells systems apart when the colours repeat."""
     return ("-", "--", ":")[number // len(COLOURS) % 3]
 
 
 def _element(svg: str, plot: Plot) -> str:
-    """The SVG as part of a page: without its head, in the colours of what is around it."""
+    """The SVG as an element of a page: without its XML head, in the page's text colour."""
     body = svg[svg.index("<svg") :].replace(INK, "currentColor")
     return body.replace("<svg ", f'<svg role="img" aria-label="{plot.title}" ', 1)

@@ -1,34 +1,31 @@
-"""A run in numbers: for each dataset the systems' means, how they differ, what failed, the cost, their own doubt."""
-
-from __future__ import annotations
+"""A run in numbers: for each dataset the systems' means and differences, failures, costs, and uncertainty."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Any
 
 from ...errors import UserFault, either
 from ..answers import Standard
-from ..bench import Asked, Bench, System
 from ..reliability import (
-    Part,
+    UncertaintyBin,
     auroc,
-    certain_and_uncertain,
+    by_uncertainty,
     confidences_from,
     expected_calibration_error,
     risk_coverage,
 )
-from ..scores import MAIN, RETRIEVAL, SEPER, Scored, Scores, Stage, paired, scores_of, values_of
-from ..signals import SIGNALS
-from ..statistics import Interval, bootstrap_interval, holm, paired_permutation
+from ..run_folder import EvaluationRun, RunQuestion
+from ..scores import MAIN, RETRIEVAL, SEPER, NodeCost, ScoredOutcome, Scores, paired, scores_of, values_of
+from ..statistics import bootstrap_interval, holm, paired_permutation
 from ..store import Store
 from .oracle import Oracle, oracles_of
 
 METRICS = (*MAIN, "cover_em", *RETRIEVAL, *SEPER)
-"""Those of which a row tells the mean."""
+"""The metrics with a mean in the report."""
 
 LEAST_FOR_ECE = 20
-"""Answers below which a calibration error over ten bins says nothing."""
+"""With fewer answers, the calibration error over ten bins is not reported."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,8 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A system's figures. left: questions without an outcome yet; metrics: those that some question has."""
+class SystemFigures:
+    """A system on a dataset. left: questions without an outcome yet; metrics: those that some question has."""
 
     label: str
     graph: str
@@ -55,8 +52,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two systems on the n questions that both answered: the mean of first − second, p after Holm's correction over
-    all pairs of the dataset; None where they have no question in common."""
+    """Two systems on the n questions that both answered.
+
+    mean: of first − second; p: after Holm's correction over all pairs of the dataset; both None if n is 0.
+    """
 
     first: str
     second: str
@@ -67,9 +66,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Failure:
-    """A reason that some of a system's questions failed for.
+    """A reason for which some questions of a system failed.
 
-    calls, tokens: what they had cost until then, all together, as far as it is known; tokens read and written.
+    calls, tokens: the known cost of these questions together; prompt and completion tokens are added.
     """
 
     system: str
@@ -81,28 +80,28 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What a system cost, as means over its n answered questions; remembered: the share of calls that were answered
-    from memory, and whose former seconds a question lacks."""
+class MeanCost(NodeCost):
+    """The mean cost of a system's n answered questions.
+
+    remembered: the share of calls that were served from the cache; remembered_seconds: how long those calls took when
+    they were made, which `seconds` does not include.
+    """
 
     system: str
     n: int
-    calls: float
-    prompt_tokens: float
-    completion_tokens: float
-    seconds: float
     remembered: float
     remembered_seconds: float
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, NodeCost]
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """How well a system's own uncertainty tells right from wrong, over the n answers that have one.
+class UncertaintyQuality:
+    """How well a system's own uncertainty separates right from wrong, over the n answers that have one.
 
-    auroc_em, auroc: of wrong by EM and by F1 < `RIGHT`, None if all are right or all wrong; aurc: with risk 1 − F1, and
-    mean_risk, what a doubt that says nothing would reach; ece: of confidences fitted to other answers, None where there
-    are fewer than `LEAST_FOR_ECE`; certain, uncertain: F1 up to the threshold and above, None where there is none.
+    unmeasured: answers whose uncertainty is unknown; auroc_em, auroc: wrong is EM 0, and F1 < `RIGHT`, None if all
+    answers are right or all wrong; aurc: the risk is 1 − F1; mean_risk: the AURC of an uninformative (constant)
+    uncertainty; ece: of confidences fitted to other answers, None below `LEAST_FOR_ECE` answers; certain, uncertain: F1
+    up to the threshold and above it, None if the system has no single threshold.
     """
 
     system: str
@@ -115,207 +114,200 @@ class Doubt:
     mean_risk: float
     ece: float | None
     threshold: float | None
-    certain: Part | None
-    uncertain: Part | None
+    certain: UncertaintyBin | None
+    uncertain: UncertaintyBin | None
 
 
 @dataclass(frozen=True)
 class Section:
-    """A dataset. of: how many questions it has, None where the run does not say."""
+    """A dataset. of: its number of questions before any were drawn, None if unknown; left_out: its broken records."""
 
     dataset: str
-    questions: Sequence[Asked]
+    questions: Sequence[RunQuestion]
     of: int | None
     left_out: Sequence[str]
-    rows: Sequence[Row]
-    oracles: Sequence[Row]
+    systems: Sequence[SystemFigures]
+    oracles: Sequence[SystemFigures]
     pairs: Sequence[Pair]
     failures: Sequence[Failure]
-    spent: Sequence[Spent]
-    doubts: Sequence[Doubt]
+    costs: Sequence[MeanCost]
+    uncertainties: Sequence[UncertaintyQuality]
     chosen: Sequence[Oracle]
 
-    def metrics(self, wanted: Sequence[str]) -> list[str]:
-        """Those of the wanted that some system has."""
-        return [name for name in wanted if any(name in row.metrics for row in [*self.rows, *self.oracles])]
+    def metrics(self, names: Sequence[str]) -> list[str]:
+        """The metrics among `names` that some system has."""
+        return [name for name in names if any(name in row.metrics for row in [*self.systems, *self.oracles])]
 
-    def best(self, metric: str) -> float | None:
-        """The highest mean of a system, as it is shown: what looks the same is equally good."""
-        means = [round(row.metrics[metric].mean, 3) for row in self.rows if metric in row.metrics]
-        return max(means, default=None)
-
-    def is_best(self, row: Row, metric: str) -> bool:
-        """Is it the highest, or one of them, where more is better and they are not all the same?"""
-        means = {round(one.metrics[metric].mean, 3) for one in self.rows if metric in one.metrics}
-        tells = len(means) > 1 and metric != "seper_without"
-        return tells and row in self.rows and round(row.metrics[metric].mean, 3) == self.best(metric)
+    def is_best(self, system: SystemFigures, metric: str) -> bool:
+        """Does the system have the highest mean, as shown, of a metric in which the systems differ?"""
+        means = {round(row.metrics[metric].mean, 3) for row in self.systems if metric in row.metrics}
+        differ = len(means) > 1 and metric != "seper_without"  # SePer without evidence: more is not better
+        return differ and system in self.systems and round(system.metrics[metric].mean, 3) == max(means)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A run's report in numbers. metric: the main one, in which the systems are tested against one another."""
+    """The report of a run in numbers. metric: the metric in which the systems are compared."""
 
-    bench: Bench
-    scores: Mapping[tuple[str, str], Scored]
+    run: EvaluationRun
+    scores: Mapping[tuple[str, str], ScoredOutcome]
     metric: str
     standard: Standard
     sections: Sequence[Section]
 
     @property
     def answered(self) -> int:
-        """Questions answered, over all systems."""
-        return sum(not one.failed for one in self.scores.values())
+        """Answered questions, over all systems."""
+        return sum(not outcome.failed for outcome in self.scores.values())
 
     @property
     def failed(self) -> int:
-        """Questions that failed, over all systems."""
+        """Failed questions, over all systems."""
         return len(self.scores) - self.answered
 
     @property
     def left(self) -> int:
         """Questions without an outcome yet, over all systems."""
-        return len(self.bench.systems) * len(self.bench.questions) - len(self.scores)
+        return len(self.run.systems) * len(self.run.questions) - len(self.scores)
 
 
-def summary_of(bench: Bench, store: Store, metric: str = "f1", standard: Standard = "squad") -> Summary:
-    """The run so far; metric: one of `METRICS`.
+def summary_of(run: EvaluationRun, store: Store, metric: str = "f1", standard: Standard = "squad") -> Summary:
+    """The summary of all outcomes so far. metric: one of `METRICS`.
 
-    Raises `UserFault` for a metric that no answer of the run has, and where scipy or ir-measures is missing.
+    Raises `UserFault` for a metric that no answer of the run has, and if scipy or ir-measures is missing.
     """
-    scores = scores_of(bench, store, standard)
+    scores = scores_of(run, store, standard)
     known = [name for name in METRICS if values_of(scores.values(), name)]
     if metric not in (known or METRICS):
-        raise UserFault(f"No answer of '{bench.folder}' has the metric '{metric}': use {either(known or METRICS)}.")
-    datasets = {one["name"]: one for one in bench.about.get("datasets") or []}
-    by_dataset: dict[str, list[Asked]] = {}
-    for asked in bench.questions:
-        by_dataset.setdefault(asked.dataset, []).append(asked)
+        raise UserFault(f"No answer of '{run.folder}' has the metric '{metric}': use {either(known or METRICS)}.")
+    datasets = {dataset["name"]: dataset for dataset in run.about.get("datasets") or []}
+    by_dataset: dict[str, list[RunQuestion]] = {}
+    for question in run.questions:
+        by_dataset.setdefault(question.dataset, []).append(question)
     sections = [
-        _section(questions, datasets.get(name, {}), bench, scores, metric) for name, questions in by_dataset.items()
+        _section(questions, datasets.get(name, {}), run, scores, metric) for name, questions in by_dataset.items()
     ]
-    return Summary(bench, scores, metric, standard, sections)
+    return Summary(run, scores, metric, standard, sections)
 
 
-def of_system(scores: Scores, system: str, questions: Iterable[Asked]) -> list[Scored]:
+def of_system(scores: Scores, system: str, questions: Iterable[RunQuestion]) -> list[ScoredOutcome]:
     """A system's outcomes, in the order of the questions."""
-    return [scores[system, one.id] for one in questions if (system, one.id) in scores]
+    return [scores[system, question.id] for question in questions if (system, question.id) in scores]
 
 
 def _section(
-    questions: Sequence[Asked], about: Mapping[str, Any], bench: Bench, scores: Scores, metric: str
+    questions: Sequence[RunQuestion], about: Mapping[str, Any], run: EvaluationRun, scores: Scores, metric: str
 ) -> Section:
-    found = {system.label: of_system(scores, system.label, questions) for system in bench.systems}
-    chosen = oracles_of(bench.systems, scores, [one.id for one in questions])
-    levels = {one.label: "vanilla_rag" for one in chosen}
+    by_system = {system.label: of_system(scores, system.label, questions) for system in run.systems}
+    oracles = oracles_of(run.systems, scores, [question.id for question in questions])
     return Section(
         questions[0].dataset,
         questions,
         about.get("of"),
         about.get("left_out") or [],
-        [_row(one.label, one.graph, found[one.label], len(questions), bench.seed) for one in bench.systems],
-        [_row(one.label, levels[one.label], one.scored, len(questions), bench.seed) for one in chosen],
-        _pairs(found, metric, bench.seed),
-        [failure for outcomes in found.values() for failure in _failures(outcomes)],
-        [spent for label, outcomes in found.items() if (spent := spent_of(label, outcomes)) is not None],
-        [doubt for one in bench.systems if (doubt := _doubt(one, found[one.label], bench.seed)) is not None],
-        chosen,
+        [_figures(system.label, system.graph, by_system[system.label], questions, run.seed) for system in run.systems],
+        [_figures(oracle.label, oracle.graph, oracle.scored, questions, run.seed) for oracle in oracles],
+        _pairs(by_system, metric, run.seed),
+        [failure for outcomes in by_system.values() for failure in _failures(outcomes)],
+        [cost for label, outcomes in by_system.items() if (cost := mean_cost(label, outcomes)) is not None],
+        [
+            quality
+            for label, outcomes in by_system.items()
+            if (quality := _uncertainty_quality(label, outcomes, run.seed)) is not None
+        ],
+        oracles,
     )
 
 
-def _row(label: str, graph: str, outcomes: Sequence[Scored], questions: int, seed: int) -> Row:
-    failed = sum(one.failed for one in outcomes)
-    figures = {}
-    for metric in METRICS:
-        if values := values_of(outcomes, metric):
-            figures[metric] = figure_of(values, seed)
-    return Row(label, graph, len(outcomes) - failed, failed, questions - len(outcomes), figures)
+def _figures(
+    label: str, graph: str, outcomes: Sequence[ScoredOutcome], questions: Sequence[RunQuestion], seed: int
+) -> SystemFigures:
+    failed = sum(outcome.failed for outcome in outcomes)
+    values = {metric: values_of(outcomes, metric) for metric in METRICS}
+    figures = {metric: figure_of(some, seed) for metric, some in values.items() if some}
+    return SystemFigures(label, graph, len(outcomes) - failed, failed, len(questions) - len(outcomes), figures)
 
 
 def figure_of(values: Sequence[float], seed: int) -> Figure:
-    """Their mean and its interval; values: at least one."""
-    interval: Interval = bootstrap_interval(values, seed)
-    return Figure(len(values), *interval)
+    """The mean of at least one value, with its interval."""
+    return Figure(len(values), *bootstrap_interval(values, seed))
 
 
-def _pairs(found: Mapping[str, Sequence[Scored]], metric: str, seed: int) -> list[Pair]:
-    untested = []
-    for first, second in combinations(found, 2):
-        ours, theirs = paired(found[first], found[second], metric)
-        tested = paired_permutation(ours, theirs, seed) if ours else None
-        untested.append((first, second, len(ours), tested))
-    corrected = iter(holm([tested.p for *_, tested in untested if tested is not None]))
+def _pairs(by_system: Mapping[str, Sequence[ScoredOutcome]], metric: str, seed: int) -> list[Pair]:
+    tests = []
+    for first, second in combinations(by_system, 2):
+        values, others = paired(by_system[first], by_system[second], metric)
+        tests.append((first, second, len(values), paired_permutation(values, others, seed) if values else None))
+    corrected = iter(holm([test.p for *_, test in tests if test is not None]))
     return [
-        Pair(first, second, n, None if tested is None else tested.mean, None if tested is None else next(corrected))
-        for first, second, n, tested in untested
+        Pair(first, second, n, None if test is None else test.mean, None if test is None else next(corrected))
+        for first, second, n, test in tests
     ]
 
 
-def _failures(outcomes: Iterable[Scored]) -> list[Failure]:
-    reasons: dict[tuple[str, str, str], list[Scored]] = {}
-    for one in outcomes:
-        if one.failed:
-            reasons.setdefault((one.system, *one.error), []).append(one)
-    found = []
-    for reason, failed in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        costs = [one.cost for one in failed if one.cost is not None]
+def _failures(outcomes: Iterable[ScoredOutcome]) -> list[Failure]:
+    by_reason: dict[tuple[str, str, str], list[ScoredOutcome]] = {}
+    for outcome in outcomes:
+        if outcome.failed:
+            by_reason.setdefault((outcome.system, *outcome.error), []).append(outcome)
+    failures = []
+    for reason, failed in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        costs = [outcome.cost for outcome in failed if outcome.cost is not None]
         tokens = sum(cost.prompt_tokens + cost.completion_tokens for cost in costs)
-        found.append(Failure(*reason, len(failed), sum(cost.calls for cost in costs), tokens))
-    return found
+        calls = sum(cost.calls for cost in costs)
+        failures.append(Failure(*reason, len(failed), int(calls), int(tokens)))
+    return failures
 
 
-def spent_of(label: str, outcomes: Iterable[Scored]) -> Spent | None:
-    """The mean cost of the answered ones; None if there are none."""
-    costs = [one.cost for one in outcomes if one.cost is not None and not one.failed]
+def mean_cost(label: str, outcomes: Iterable[ScoredOutcome]) -> MeanCost | None:
+    """The mean cost of the answered questions; None if there are none."""
+    costs = [outcome.cost for outcome in outcomes if outcome.cost is not None and not outcome.failed]
     if not costs:
         return None
-    n, calls = len(costs), sum(one.calls for one in costs)
-    nodes = dict.fromkeys(node for one in costs for node in one.stages)
-    return Spent(
-        label,
-        n,
-        calls / n,
-        sum(one.prompt_tokens for one in costs) / n,
-        sum(one.completion_tokens for one in costs) / n,
-        sum(one.seconds for one in costs) / n,
-        sum(one.remembered for one in costs) / calls if calls else 0.0,
-        sum(one.remembered_seconds for one in costs) / n,
-        {node: _stage([one.stages[node] for one in costs if node in one.stages], n) for node in nodes},
+    n, calls = len(costs), sum(cost.calls for cost in costs)
+    nodes = dict.fromkeys(node for cost in costs for node in cost.stages)
+    return MeanCost(
+        **_means(costs, n),
+        system=label,
+        n=n,
+        remembered=sum(cost.remembered for cost in costs) / calls if calls else 0.0,
+        remembered_seconds=sum(cost.remembered_seconds for cost in costs) / n,
+        stages={
+            node: NodeCost(**_means([cost.stages[node] for cost in costs if node in cost.stages], n)) for node in nodes
+        },
     )
 
 
-def _stage(stages: Sequence[Stage], n: int) -> Stage:
-    """The mean over n questions, some of which did not have it."""
-    return Stage(
-        sum(one.calls for one in stages) / n,
-        sum(one.prompt_tokens for one in stages) / n,
-        sum(one.completion_tokens for one in stages) / n,
-        sum(one.seconds for one in stages) / n,
-    )
+def _means(costs: Sequence[NodeCost], n: int) -> dict[str, float]:
+    """The means over n questions; a question in which the node did not run counts as 0."""
+    return {field.name: sum(getattr(cost, field.name) for cost in costs) / n for field in fields(NodeCost)}
 
 
-def _doubt(system: System, outcomes: Sequence[Scored], seed: int) -> Doubt | None:
-    answered = [one for one in outcomes if not one.failed]
-    known = [one for one in answered if one.doubt is not None]
+def _uncertainty_quality(label: str, outcomes: Sequence[ScoredOutcome], seed: int) -> UncertaintyQuality | None:
+    answered = [outcome for outcome in outcomes if not outcome.failed]
+    known = [(outcome, outcome.uncertainty) for outcome in answered if outcome.uncertainty is not None]
     if not known:
         return None
-    values = [one.doubt for one in known if one.doubt is not None]
-    f1 = [one.metrics["f1"] for one in known]
-    right = [one.right for one in known]
-    thresholds = {one.threshold for one in known}
+    signals = dict.fromkeys(outcome.signal["signal"] for outcome, _ in known if outcome.signal is not None)
+    thresholds = {outcome.threshold for outcome, _ in known}
     threshold = thresholds.pop() if len(thresholds) == 1 else None
-    split = None if threshold is None else certain_and_uncertain(values, f1, threshold)
-    enough = len(known) >= LEAST_FOR_ECE
-    return Doubt(
-        system.label,
-        SIGNALS[system.graph].name,
+    values = [value for _, value in known]
+    f1 = [outcome.metrics["f1"] for outcome, _ in known]
+    right = [outcome.right for outcome, _ in known]
+    certain, uncertain = (None, None) if threshold is None else by_uncertainty(values, f1, [threshold])
+    return UncertaintyQuality(
+        label,
+        ", ".join(signals),
         len(known),
         len(answered) - len(known),
-        auroc(values, [not one.metrics["exact_match"] for one in known]),
-        auroc(values, [not one for one in right]),
-        risk_coverage(values, [1 - one for one in f1]).aurc,
+        auroc(values, [not outcome.metrics["exact_match"] for outcome, _ in known]),
+        auroc(values, [not is_right for is_right in right]),
+        risk_coverage(values, [1 - score for score in f1]).aurc,
         1 - sum(f1) / len(f1),
-        expected_calibration_error(confidences_from(values, right, seed), right) if enough else None,
+        expected_calibration_error(confidences_from(values, right, seed), right)
+        if len(known) >= LEAST_FOR_ECE
+        else None,
         threshold,
-        split[0] if split else None,
-        split[1] if split else None,
+        certain,
+        uncertain,
     )

@@ -1,26 +1,31 @@
-"""The reports of a run, written into its folder or elsewhere."""
+"""Write the reports of a run: the page, and Markdown with its plots in files beside it."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UserFault
+from ...presenters.blocks import Pairs, Words
+from ...render.markdown import code, escaped, markdown
 from ..answers import Standard
-from ..bench import Bench
+from ..run_folder import EvaluationRun
 from ..store import Store
-from . import markdown, page
-from .drawing import NEEDS_MATPLOTLIB, can_draw, drawn, save
-from .material import material_of
+from . import page
+from .about import command, header, notes
+from .drawing import NEEDS_MATPLOTLIB, Plot, can_draw, drawn, save
+from .inputs import inputs_of
 from .plots import plots_of
 from .summary import Summary, summary_of
+from .tables import section_blocks, systems_blocks
 
 HTML, MARKDOWN, PLOTS = "report.html", "report.md", "plots"
+
+MARKDOWN_BEGINNING = "<!-- dubito report -->"
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written. plots: how many; remark: why there are none, empty where that needs no reason."""
+    """The reports that were written. plots: their number; remark: what is missing in the reports, and why."""
 
     summary: Summary
     html: Path
@@ -31,7 +36,7 @@ class Written:
 
 
 def write_reports(
-    bench: Bench,
+    run: EvaluationRun,
     store: Store,
     *,
     html: Path | None = None,
@@ -39,48 +44,60 @@ def write_reports(
     metric: str = "f1",
     standard: Standard = "squad",
 ) -> Written:
-    """Write the report as a page and as Markdown, with its plots in a folder beside the latter. It blocks.
+    """Write the page, the Markdown, and a folder of plots beside the Markdown. It blocks.
 
-    html, md: where to, else into the run's folder; metric: what the systems are tested against one another in.
-    Raises `UserFault` for a run without outcomes, for places that cannot be written or hold something else, and where
-    scipy or ir-measures is missing.
+    html, md: their paths, by default in the run's folder; metric: the metric in which systems are compared.
+    Raises `UserFault` for a run without outcomes, for paths that cannot be written or hold another file, and if scipy
+    or ir-measures is missing.
     """
-    html, md = html or bench.folder / HTML, md or bench.folder / MARKDOWN
-    _check(html, page.BEGINNING, "--html")
-    _check(md, markdown.BEGINNING, "--md")
-    summary = summary_of(bench, store, metric, standard)
+    html, md = html or run.folder / HTML, md or run.folder / MARKDOWN
+    _check(html, page.BEGINNING)
+    _check(md, MARKDOWN_BEGINNING)
+    summary = summary_of(run, store, metric, standard)
     if not summary.scores:
-        raise UserFault(
-            f"No question of '{bench.folder}' has an outcome yet: go on with it by dubito eval --resume "
-            f"'{bench.folder}'."
-        )
-    material = material_of(bench, store)
-    plots = plots_of(summary, material.measured)
-    remark = NEEDS_MATPLOTLIB if plots and not can_draw() else ""
-    figures = [] if remark else [drawn(plot) for plot in plots]
-    size = _write(html, page.page_of(summary, figures, material.steps, remark), "--html")
+        raise UserFault(f"No question of '{run.folder}' has an outcome yet: resume the run.")
+    inputs = inputs_of(run, store)
+    plots = plots_of(summary, inputs)
+    figures = [drawn(plot) for plot in plots] if can_draw() else []
+    remark = " ".join(filter(None, [inputs.remark, NEEDS_MATPLOTLIB if plots and not figures else ""]))
+    size = _write(html, page.page_of(summary, figures, inputs, remark))
     save(figures, md.parent / PLOTS)
-    _write(md, markdown.markdown_of(summary, [one.plot for one in figures], remark).encode(), "--md")
+    _write(md, markdown_of(summary, [figure.plot for figure in figures], remark).encode())
     return Written(summary, html, size, md, len(figures), remark)
 
 
-def _check(path: Path, beginning: str, option: str) -> None:
-    """Refuse a file of somebody else."""
+def markdown_of(summary: Summary, plots: Sequence[Plot], remark: str = "") -> str:
+    """The report. plots: files in plots/ beside it; remark: what is missing, and why."""
+    systems, *_settings = systems_blocks(summary)
+    parts = [f"{MARKDOWN_BEGINNING}\n# Evaluation", markdown([Pairs(header(summary))])]
+    if repeat := command(summary.run):
+        parts += ["The command that makes it again:", code(repeat)]
+    sentences = [*notes(summary), *([remark] if remark else [])]
+    parts += [markdown([Words(sentence) for sentence in sentences]), "## Systems", markdown([systems])]
+    for section in summary.sections:
+        parts += [f"## {escaped(section.dataset)}", markdown(section_blocks(section, summary.metric))]
+        own = [plot for plot in plots if plot.dataset == section.dataset]
+        parts += [f"### {plot.title}\n\n![{plot.note}](plots/{plot.name}.png)\n\n{plot.note}" for plot in own]
+    return "\n\n".join(parts) + "\n"
+
+
+def _check(path: Path, beginning: str) -> None:
+    """Refuse to overwrite a file that is not a report."""
     try:
         if path.is_file() and path.stat().st_size:
-            with path.open("rb") as there:
-                if there.read(len(beginning)).lower() != beginning.encode():
-                    raise UserFault(f"'{path}' exists and is not a report: give {option} another name.")
+            with path.open("rb") as file:
+                if file.read(len(beginning)).lower() != beginning.encode():
+                    raise UserFault(f"'{path}' exists and is not a report: choose another name.")
     except OSError as fault:
-        raise _unwritable(path, option, fault) from fault
+        raise _unwritable(path, fault) from fault
 
 
-def _write(path: Path, content: bytes, option: str) -> int:
+def _write(path: Path, content: bytes) -> int:
     try:
         return path.write_bytes(content)
     except OSError as fault:
-        raise _unwritable(path, option, fault) from fault
+        raise _unwritable(path, fault) from fault
 
 
-def _unwritable(path: Path, option: str, fault: OSError) -> UserFault:
-    return UserFault(f"The report cannot be written to '{path}' ({fault.strerror}): give {option} another path.")
+def _unwritable(path: Path, fault: OSError) -> UserFault:
+    return UserFault(f"The report cannot be written to '{path}' ({fault.strerror}): choose another path.")

@@ -1,4 +1,4 @@
-"""Call a graph from your own code: in one go, step by step, without blocking the event loop.
+"""Call a graph from your own code: as one call, step by step, and several questions at once.
 
 python examples/agents/call.py [--llm vllm:http://127.0.0.1:8000/v1#my-model]
 """
@@ -16,13 +16,13 @@ QUESTION = "Who founded the newspaper that first printed The Salt Road?"
 
 async def several(context: VanillaRagContext) -> list[str]:
     """Two questions at once."""
-    asked = [QUESTION, "Which river does the Salt Road follow?"]
-    found = await asyncio.gather(*(vanilla_rag.ainvoke({"question": one}, context=context) for one in asked))
-    return [one["answer"] for one in found]
+    questions = [QUESTION, "Which river does the Salt Road follow?"]
+    results = await asyncio.gather(*(vanilla_rag.ainvoke({"question": text}, context=context) for text in questions))
+    return [result["answer"] for result in results]
 
 
 def main() -> None:
-    """Print what comes out in each way."""
+    """Print the result of each way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", default="embedded")
     context = VanillaRagContext(llm=parser.parse_args().llm, k=3)

@@ -1,8 +1,8 @@
-"""Use live objects of your own: a LangChain chat model, embeddings, and a vector store or retriever.
+"""Use your own objects: a LangChain chat model, embeddings, and a vector store or retriever.
 
     python examples/agents/own_objects.py [--url http://127.0.0.1:8000/v1 --model my-model]
 
-Without a server the chat model says the same to everything, which is enough to see how the parts fit.
+Without a server the chat model always gives the same reply. That is enough to see how the parts fit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from dubito.graphs import vanilla_rag
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.state.vanilla_rag import VanillaRagContext
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -38,7 +38,7 @@ def main() -> None:
     store = InMemoryVectorStore(embeddings)
     store.add_documents([Document(text, metadata={"title": title}) for title, text in NOTES.items()])
 
-    # a retriever (store.as_retriever()) will do as well as the store
+    # a retriever, such as store.as_retriever(), works too
     mine = Resources(llm=model, encoder=embeddings, retriever=store)
     graph = vanilla_rag.build(mine).compile()
     result = graph.invoke({"question": "Which river flows past Lancaster?"}, context=VanillaRagContext(k=2))

@@ -1,4 +1,4 @@
-"""Put a graph into your own: with a checkpointer, its settings passed through, its steps streaming.
+"""Use a graph as a node of your own graph: with a checkpointer, with settings, with streamed steps.
 
 python examples/agents/subgraph.py [--llm vllm:http://127.0.0.1:8000/v1#my-model]
 """
@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 
 class Support(TypedDict, total=False):
-    """The keys of the parent graph; `question`, `answer` and `evidence` are the subgraph's too."""
+    """The keys of the parent graph. `question`, `answer` and `evidence` are also keys of the subgraph."""
 
     ticket: str
     question: str
@@ -30,7 +30,7 @@ def read(state: Support) -> Support:
 
 
 def write(state: Support) -> Support:
-    """Put the answer into a letter."""
+    """Write a letter with the answer."""
     sources = ", ".join(chunk["title"] for chunk in state["evidence"])
     return {"letter": f"Dear reader,\n{state['answer']}\n(from {sources})"}
 
@@ -49,14 +49,14 @@ def build() -> StateGraph[Support, Any, Support, Support]:
 
 
 def main() -> None:
-    """Stream one ticket, then look at what the checkpointer kept."""
+    """Stream the steps for one ticket, then print the letter from the checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", default="embedded")
     given = parser.parse_args()
     graph = build().compile(checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "1"}}
     ticket: Support = {"ticket": "Ticket: Who founded the newspaper that first printed The Salt Road?"}
-    # a plain dict is read by the subgraph, whose settings it names; the parent may have more keys in it
+    # the subgraph reads its own settings from the dict; the parent may add further keys
     context: Any = {"llm": given.llm, "k": 3, "evaluator": "choice"}
     for where, update in graph.stream(ticket, config, context=context, stream_mode="updates", subgraphs=True):
         print("  " * len(where) + next(iter(update)))

@@ -1,9 +1,9 @@
-"""Give a graph to an agent as a tool: the answer for the agent's model, evidence and uncertainty for your program.
+"""Give a graph to an agent as a tool: the agent's model gets the answer, your program the evidence and uncertainty.
 
     pip install langchain
     python examples/agents/tool.py --url http://127.0.0.1:8000/v1 --model my-model
 
-The agent's model needs to call tools: with vLLM, start it with --enable-auto-tool-choice --tool-call-parser.
+The agent's model must be able to call tools: start vLLM with --enable-auto-tool-choice and --tool-call-parser.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 
 def main() -> None:
-    """Let an agent ask, and print what it said and what the tool found."""
+    """Let an agent ask; print the tool's answer and evidence, and the agent's reply."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
     parser.add_argument("--model", required=True)
@@ -32,8 +32,8 @@ def main() -> None:
     )
     model = ChatOpenAI(base_url=given.url, model=given.model, api_key=SecretStr("none"))
     agent = create_agent(model, [library])
-    asked: Any = {"messages": [{"role": "user", "content": "Who founded the newspaper that printed The Salt Road?"}]}
-    messages = agent.invoke(asked)["messages"]
+    turn: Any = {"role": "user", "content": "Who founded the newspaper that printed The Salt Road?"}
+    messages = agent.invoke({"messages": [turn]})["messages"]
     for message in messages:
         if isinstance(message, ToolMessage):
             print("tool:", message.content)

@@ -1,1 +1,1 @@
-"""A folder that vLLM's own Python looks into, so nothing else may lie here: the names would be importable there."""
+"""This folder is on the import path of vLLM's own Python, so it holds only what vLLM must import."""

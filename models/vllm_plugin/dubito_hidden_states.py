@@ -1,8 +1,8 @@
-"""What a vLLM server loads to give hidden states away: the last prompt token's, in a small file per request.
+"""A connector that a vLLM server loads: it writes the last prompt token's hidden state to a small file per request.
 
-It runs in vLLM's own environment, found there through PYTHONPATH (see `cli/serving.py`), so it may import nothing of
-dubito. vLLM's example connector, which it builds on, writes every token's state through pinned memory, which a CPU does
-not have, and leaves the files of requests that were broken off.
+It runs in vLLM's own environment, where PYTHONPATH finds it (see `cli/serving.py`), so it cannot import dubito. vLLM's
+example connector, its base, writes the states of all tokens through pinned memory, which does not exist on a CPU, and
+leaves the files of aborted requests.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class LastHiddenState(ExampleHiddenStatesConnector):
     """
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        """Name the file in the reply; for a request that was broken off there is none."""
+        """Name the file in the reply; an aborted request has no file."""
         if request.status == RequestStatus.FINISHED_ABORTED:
             self._request_filenames.pop(request.request_id, None)
             return False, None
-        delay, told = super().request_finished(request, block_ids)
-        if told is not None:
+        delay, reply = super().request_finished(request, block_ids)
+        if reply is not None:
             draft = self._vllm_config.speculative_config.draft_model_config.hf_config
-            told = {**told, "hidden_states_layers": list(draft.eagle_aux_hidden_state_layer_ids)}
-        return delay, told
+            reply = {**reply, "hidden_states_layers": list(draft.eagle_aux_hidden_state_layer_ids)}
+        return delay, reply
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Write what is asked for, and remove the locks of requests that were broken off."""
+        """Write the requested states, and remove the locks of aborted requests."""
         saved = {pending.req_id for pending in self._pending()}
         dropped = [name for name in finished_req_ids - saved if name in self._lock_fds]
         finished = super().get_finished(finished_req_ids)
@@ -58,7 +58,7 @@ class LastHiddenState(ExampleHiddenStatesConnector):
         block = pending.block_ids[last // self._block_size]
         state = self._kv_cache[block, :, last % self._block_size].to("cpu", copy=True)
         tensors = {"hidden_states": state.unsqueeze(0).contiguous(), "token_ids": pending.token_ids.clone()}
-        # a few kilobytes: the copy is over when it returns, and only the disk is waited for elsewhere
+        # a few kilobytes: the copy is complete here, and the disk is written in another thread
         self._req_copy_events[pending.req_id] = _DONE
         lock = self._lock_fds.pop(pending.req_id, None)
         written = self._executor.submit(self._write_tensors, tensors, _DONE, pending.filename, lock)
@@ -67,7 +67,7 @@ class LastHiddenState(ExampleHiddenStatesConnector):
 
 
 class _Done:
-    """Stands for the CUDA event that the base class waits for."""
+    """In place of the CUDA event that the base class waits for."""
 
     def query(self) -> bool:
         return True

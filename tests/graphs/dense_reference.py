@@ -1,7 +1,7 @@
-"""DENSE and DENSE-RAG once more, as a straight line: written from the paper, without the package's code.
+"""A reference implementation of DENSE and DENSE-RAG, written from the paper without the package's code.
 
-A world says what the model would answer, how it would rephrase, what entails what and which context suffices. Contexts
-are tuples of rows into a chunking.
+A world holds the model's responses, rephrasings and self-evaluations, and the judge's entailments. A context is a tuple
+of rows of a chunking.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 
 @dataclass
 class World:
-    """Everything the algorithm cannot know itself.
+    """What the algorithm asks of models and retriever.
 
-    `rephrase` gives None where the model fails; `entails` is asked for two answers in their plain form (`plain`);
-    `sufficient` gets the context's texts. Vectors have length 1; the question's similarity decides the ranking.
+    `rephrase` gives None if the model fails; `entails` gets two answers in their plain form (`plain`); `sufficient`
+    gets the context's texts. Vectors have length 1; chunks are ranked by their cosine to the question.
     """
 
     answer: Callable[[Sequence[str]], str]
@@ -42,7 +42,7 @@ class Chunking:
 @dataclass
 class Options:
     k: int = 5
-    threshold: float = 0.2
+    dse_threshold: float = 0.2
     adaptive: bool = True
     refinement: str = "full"
     self_evaluation: bool = True
@@ -88,14 +88,14 @@ def plain(answer: str) -> str:
     return " ".join(word for word in kept.split() if word not in {"a", "an", "the"})
 
 
-def link(world: World, one: str, other: str) -> float:
+def link(world: World, a: str, b: str) -> float:
     """The mean of both directions of entailment: 0, 0.5 or 1."""
-    one, other = plain(one), plain(other)
-    if one == other:
+    a, b = plain(a), plain(b)
+    if a == b:
         return 1.0
-    if not one or not other:
+    if not a or not b:
         return 0.0
-    return (float(world.entails(one, other)) + float(world.entails(other, one))) / 2
+    return (float(world.entails(a, b)) + float(world.entails(b, a))) / 2
 
 
 def dse(links: Sequence[Sequence[float]]) -> float:
@@ -108,14 +108,14 @@ def dense(world: World, texts: Sequence[str]) -> Measurement:
     """Algorithm 1 with r_0 in the set."""
     rephrased = [world.rephrase(text) for text in texts]
     answers = [world.answer(list(texts))]
-    for i, other in enumerate(rephrased):
-        if other is None:
+    for i, rephrasing in enumerate(rephrased):
+        if rephrasing is None:
             answers.append(answers[0])
         else:
-            answers.append(world.answer([*texts[:i], other, *texts[i + 1 :]]))
-    links = [[link(world, one, other) for other in answers] for one in answers]
+            answers.append(world.answer([*texts[:i], rephrasing, *texts[i + 1 :]]))
+    links = [[link(world, a, b) for b in answers] for a in answers]
     certain = [links[i + 1][0] == 1 for i in range(len(texts))]
-    return Measurement(answers, links, dse(links), certain, [other is not None for other in rephrased])
+    return Measurement(answers, links, dse(links), certain, [rephrasing is not None for rephrasing in rephrased])
 
 
 def top(world: World, chunking: Chunking, k: int) -> tuple[int, ...]:
@@ -125,24 +125,24 @@ def top(world: World, chunking: Chunking, k: int) -> tuple[int, ...]:
 
 
 def is_certain(measured: Measurement, options: Options) -> bool:
-    """Section 5: at most the threshold; a context of which nothing could be probed says nothing."""
-    return measured.dse <= options.threshold and any(measured.probed)
+    """Section 5: at most the threshold, and at least one chunk was rephrased."""
+    return measured.dse <= options.dse_threshold and any(measured.probed)
 
 
 def is_low(measured: Measurement, options: Options) -> bool:
-    """Algorithm 3, line 13: below the threshold, and not for want of any rephrasing."""
-    return measured.dse < options.threshold and any(measured.probed)
+    """Algorithm 3, line 13: below the threshold, and at least one chunk was rephrased."""
+    return measured.dse < options.dse_threshold and any(measured.probed)
 
 
 def is_better(new: Round, kept: Round) -> bool:
-    """Algorithm 3, lines 7-8; what could not be measured is no minimum."""
+    """Algorithm 3, lines 7-8; without any rephrasing there is no minimum."""
     if any(new.measured.probed) != any(kept.measured.probed):
         return any(new.measured.probed)
     return new.measured.dse < kept.measured.dse and (not kept.sufficient or bool(new.sufficient))
 
 
 def after_measuring(rounds: list[Round], best: int, all_visited: bool, options: Options) -> tuple[str | None, int]:
-    """Whether it ends here, and which round's answer is kept."""
+    """The reason to stop, if there is one, and the round whose answer is the best."""
     now, kept = rounds[-1], rounds[best]
     if options.refinement == "off":
         return ("certain" if is_certain(now.measured, options) else "not_refined"), best

@@ -1,18 +1,18 @@
-"""SeaKR in a straight line: one loop over lists, no nodes and no states.
+"""A reference implementation of SeaKR: one loop over lists, without nodes and states.
 
-Written from what SeaKR (sections 3.1 to 3.4) says, not from the graph's code, so that the two can check each other.
-What is asked of the model and of the search are plain functions; words are what white space separates.
+It follows SeaKR's sections 3.1 to 3.4, not the graph's code, so that each checks the other. Model and search are
+plain functions; white space separates words.
 
-Readings the paper leaves open, settled the same way for both:
+The paper leaves these points open; graph and reference settle them in the same way:
 
-- U that cannot be measured (null here) counts as above every threshold, and below no other.
-- A step is retrieved for where U is above δ, or where there is no text at all.
-- What was searched for before ends the loop, and the step under way is dropped.
-- Snippets that are kept already are passed over; the next ones of the search take their places.
-- Of snippets with equal U the one that the search ranks higher wins; one with which nothing is written only if all are.
-- Where the search finds nothing new, the step stands as it was written without.
-- A step that says what an earlier one said ends the loop and is no part of the rationales, nor of their mean U.
-- An answer that is empty loses, one that only says so loses too, unless the other is empty; of equals the rationales'.
+- A U that cannot be measured is null. It counts as above every threshold and loses against every other U.
+- A step retrieves if U is above δ or if the draft is empty.
+- A repeated query ends the loop; the current step is dropped.
+- The search leaves out kept snippets; its next results take their places.
+- On a tie of U the search's order decides. A snippet that leads to an empty step is never kept.
+- If the search finds nothing new, the draft stands.
+- A repeated step ends the loop. It is no rationale, and its U does not count.
+- An unknown answer loses against a known one, an empty answer against any other; on a tie the rationales' answer wins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 STOP_WORDS = {"the", "is", "was", "in", "of", "so", "who"}
-"""Those of the words of the tests' worlds that say nothing."""
+"""The stop words among the words of the tests' worlds."""
 
 ENDING = "So the final answer is:"
 
@@ -31,13 +31,13 @@ UNKNOWN = {"unknown", "i do not know"}
 
 @dataclass(frozen=True)
 class Settings:
-    """The numbers of the loop, and its ablations."""
+    """The settings of the loop, and its ablations."""
 
     threshold: float = -6.0
     snippets: int = 3
     max_docs: int = 3
     max_steps: int = 10
-    doubt: float = 0.1
+    word_uncertainty: float = 0.1
     simple: bool = False
     retrieves_by_uncertainty: bool = True
     ranks_by_uncertainty: bool = True
@@ -48,9 +48,9 @@ class Settings:
 class World:
     """A model and a search.
 
-    step: of the documents shown and the sentences so far, the next sentence as words and their probabilities;
-    uncertainty: U of that; whole: of the documents, an answer (null: none was given) from one reply, and U of that;
-    end: the answer that sentences lead to; search: the ids that a query finds, best first.
+    step: from documents and rationales to the next sentence, its words with their probabilities; uncertainty: its U.
+    whole: from documents to the answer of one reply (null if it gives none), and its U.
+    end: from rationales to the final answer. search: from a query to document ids, best first.
     """
 
     question: str
@@ -63,11 +63,11 @@ class World:
 
 @dataclass
 class Outcome:
-    """What came of it; calls: how often the model was asked, for text or for its states."""
+    """The result. calls: the number of model calls, for text or for hidden states."""
 
     answer: str = ""
     strategy: str = ""
-    ended: str = ""
+    stop_reason: str = ""
     rationales: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
@@ -89,50 +89,52 @@ def seakr(world: World, chosen: Settings) -> Outcome:
         if chosen.retrieves_by_uncertainty:
             u = world.uncertainty(done.kept, done.rationales)
             done.calls += 1
-        doubtful = not text or u is None or u > chosen.threshold
-        if len(done.kept) < most and (doubtful or not chosen.retrieves_by_uncertainty):
-            asked = query(words, chosen.doubt, world.question, done.rationales[-1] if done.rationales else "")
+        uncertain = not text or u is None or u > chosen.threshold
+        if len(done.kept) < most and (uncertain or not chosen.retrieves_by_uncertainty):
+            asked = query(
+                words, chosen.word_uncertainty, world.question, done.rationales[-1] if done.rationales else ""
+            )
             if asked in done.queries:
-                done.ended = "query_repeated"
+                done.stop_reason = "query_repeated"
                 break
             done.queries.append(asked)
-            found = [one for one in world.search(asked) if one not in done.kept][: chosen.snippets]
+            snippets = [name for name in world.search(asked) if name not in done.kept][: chosen.snippets]
             tries = []
-            for one in found if chosen.ranks_by_uncertainty else found[:1]:
-                shown = [*done.kept, one]
+            for name in snippets if chosen.ranks_by_uncertainty else snippets[:1]:
+                shown = [*done.kept, name]
                 with_it = " ".join(word for word, _ in world.step(shown, done.rationales))
-                tries.append((one, with_it, world.uncertainty(shown, done.rationales)))
+                tries.append((name, with_it, world.uncertainty(shown, done.rationales)))
                 done.calls += 2
-            done.tried.append([(one, its) for one, _, its in tries])
-            usable = [one for one in tries if one[1]]
+            done.tried.append([(name, its) for name, _, its in tries])
+            usable = [attempt for attempt in tries if attempt[1]]
             if usable:
-                measured = [one for one in usable if one[2] is not None]
-                best = min(measured, key=lambda one: one[2] or 0.0) if measured else usable[0]
+                measured = [attempt for attempt in usable if attempt[2] is not None]
+                best = min(measured, key=lambda attempt: attempt[2] or 0.0) if measured else usable[0]
                 done.kept.append(best[0])
                 text, u = best[1], best[2]
         steps += 1
         if not text:
-            done.ended = "nothing_found"
+            done.stop_reason = "step_empty"
             break
         if text.startswith(ENDING):
-            done.ended = "answered"
-        elif plain(text) in [plain(one) for one in done.rationales]:
-            done.ended = "repeated"
+            done.stop_reason = "answered"
+        elif plain(text) in [plain(rationale) for rationale in done.rationales]:
+            done.stop_reason = "step_repeated"
             break
         done.rationales.append(text)
         done.uncertainties.append(u)
-        if not done.ended and len(done.kept) >= most > 0:
-            done.ended = "max_docs"
-        elif not done.ended and steps >= chosen.max_steps:
-            done.ended = "max_steps"
-        if done.ended:
+        if not done.stop_reason and len(done.kept) >= most > 0:
+            done.stop_reason = "max_docs"
+        elif not done.stop_reason and steps >= chosen.max_steps:
+            done.stop_reason = "max_steps"
+        if done.stop_reason:
             break
     conclude(world, chosen, done)
     return done
 
 
 def conclude(world: World, chosen: Settings, done: Outcome) -> None:
-    """The better of two answers, or the only one."""
+    """The better of the two answers, or the only one."""
     answers = []
     by_knowledge = done.kept and (
         chosen.reasoning == "knowledge" or (chosen.reasoning == "self_aware" and chosen.simple)
@@ -166,14 +168,14 @@ def loses(rationales: tuple[str, str, float | None], knowledge: tuple[str, str, 
     return rationales[2] is None or knowledge[2] < rationales[2]
 
 
-def query(words: Sequence[tuple[str, float]], doubt: float, question: str, previous: str) -> str:
+def query(words: Sequence[tuple[str, float]], max_uncertainty: float, question: str, previous: str) -> str:
     """What to search for."""
     known = {bare(word).lower() for word in (*question.split(), *previous.split())}
-    sure = [bare(word) for word, p in words if not 1 - p > doubt or bare(word).lower() in known]
-    for some in (sure, [bare(word) for word in question.split()]):
-        telling = [word for word in some if word.lower() not in STOP_WORDS]
-        if telling:
-            return " ".join(telling)
+    sure = [bare(word) for word, p in words if not 1 - p > max_uncertainty or bare(word).lower() in known]
+    for words_left in (sure, [bare(word) for word in question.split()]):
+        content = [word for word in words_left if word.lower() not in STOP_WORDS]
+        if content:
+            return " ".join(content)
     return question
 
 

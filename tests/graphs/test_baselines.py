@@ -1,4 +1,4 @@
-"""The baselines of SeaKR, CoT, IRCoT, FLARE and ITER-RETGEN: by the path taken and by what is searched for and kept."""
+"""SeaKR's baselines, CoT, IRCoT, FLARE and ITER-RETGEN: their paths, queries, snippets and answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import pytest
 from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import cot, flare, ircot, iter_retgen, wiring
 from dubito.models.interfaces import Completion, Sampling, Token
-from dubito.models.resources import Resources
-from dubito.state.baselines import FlareContext, IRCoTContext, IterRetgenContext, IterRetgenOutput
-from dubito.state.reasoning import ReasoningContext, ReasoningOutput
+from dubito.resources.resources import Resources
+from dubito.state.baselines import FlareContext, IterRetgenContext, IterRetgenOutput
+from dubito.state.reasoning import ReasoningContext, ReasoningOutput, SearchingContext
 from dubito.tests.scripted import QUESTION, Asked, ListedRetriever, Reasoner, ScriptedEncoder, doubted, walk
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from pydantic import ValidationError
 
@@ -28,21 +27,24 @@ WHO, WHERE, RIVER = "The founder is Ada.", "Ada was born in Kirkby.", "The Lune 
 LAST = "So the final answer is: the Lune."
 NO_ANSWER = "The model gave no final answer."
 
-COT = ["draft", "append"]
-LOOK_UP = ["query", "search", "keep", "write", "append"]
+COT = ["draft_step", "append_rationale"]
+WITH_SNIPPET = ["search_snippets", "keep_first_snippet", "write_step", "append_rationale"]
+IRCOT = ["query_from_last_rationale", *WITH_SNIPPET]
+FLARE = ["mask_unlikely_words", *WITH_SNIPPET]
+FLARE_IN_VAIN = ["draft_step", "mask_unlikely_words", "search_snippets", "append_rationale"]
 
 STEPWISE = [cot, ircot, flare]
 EVERY = [*STEPWISE, iter_retgen]
 
 
 def through(*sentences: str | Completion) -> Callable[[Sequence[str], Sequence[str]], str | Completion]:
-    """One sentence after the other, whatever is shown."""
-    return lambda shown, said: sentences[len(said)]
+    """One sentence after the other, whichever documents are shown."""
+    return lambda shown, rationales: sentences[len(rationales)]
 
 
 @dataclass
 class Ran:
-    """A finished run, and what it ran with."""
+    """A finished run, its model and its retriever."""
 
     state: dict[str, Any]
     path: list[str]
@@ -64,32 +66,32 @@ class Ran:
 
     @property
     def end(self) -> tuple[str, str]:
-        return self.state["answer"], self.state["ended"]
+        return self.state["answer"], self.state["stop_reason"]
 
 
 def machine(
     module: ModuleType,
     llm: Reasoner,
-    found: Callable[[str], Sequence[str]] = lambda query: ["a", "b", "c", "d"],
+    search: Callable[[str], Sequence[str]] = lambda query: ["a", "b", "c", "d"],
     *,
     retriever: ListedRetriever | None = None,
     **compile_with: Any,
 ) -> Any:
-    opened = Resources(llm, ScriptedEncoder(), retriever or ListedRetriever(found))
+    opened = Resources(llm, ScriptedEncoder(), retriever or ListedRetriever(search))
     return module.build(opened).compile(name="baseline", **compile_with)
 
 
 async def run(
     module: ModuleType,
     llm: Reasoner,
-    found: Callable[[str], Sequence[str]] = lambda query: ["a", "b", "c", "d"],
+    search: Callable[[str], Sequence[str]] = lambda query: ["a", "b", "c", "d"],
     **context: Any,
 ) -> Ran:
-    retriever = ListedRetriever(found)
+    retriever = ListedRetriever(search)
     state, path, inner = await walk(machine(module, llm, retriever=retriever), {"question": QUESTION}, context)
     assert inner == []
     assert json.loads(json.dumps(state, allow_nan=False)) == state
-    assert all(one.greedy for one in llm.asked), "nothing is sampled"
+    assert all(call.greedy for call in llm.asked), "nothing is sampled"
     return Ran(state, path, llm, retriever)
 
 
@@ -98,46 +100,46 @@ async def run(
 
 async def test_cot_searches_for_nothing() -> None:
     ran = await run(cot, Reasoner(step=through(WHO, WHERE, LAST)))
-    assert ran.path == ["prepare", *COT * 3, "conclude"]
+    assert ran.path == ["prepare", *COT * 3, "answer_from_rationales"]
     assert (ran.retriever.asked, ran.evidence, ran.state["warnings"]) == ([], [], [])
     assert ran.end == ("the Lune", "answered")
-    assert [(one.kind, one.shown, one.rationales) for one in ran.llm.asked] == [
+    assert [(call.kind, call.shown, call.rationales) for call in ran.llm.asked] == [
         ("step", (), ()),
         ("step", (), (WHO,)),
         ("step", (), (WHO, WHERE)),
     ]
-    assert {one.sampling for one in ran.llm.asked} == {Sampling(max_tokens=100, stop=("\n",))}
+    assert {call.sampling for call in ran.llm.asked} == {Sampling(max_tokens=100, stop=("\n",))}
     for step, text in zip(ran.steps, [WHO, WHERE, LAST], strict=True):
         assert step["draft"]["rationale"] == step["rationale"] == text
         assert (step["query"], step["attempts"], step["chunk_id"], step["uncertainty"]) == (None, [], None, None)
 
 
 @pytest.mark.parametrize("max_steps", [1, 3])
-async def test_cot_is_asked_for_the_answer_when_the_steps_are_spent(max_steps: int) -> None:
+async def test_cot_is_asked_for_the_answer_when_it_stops_at_max_steps(max_steps: int) -> None:
     ran = await run(
         cot,
-        Reasoner(step=through(WHO, WHERE, RIVER), end=lambda said: "So the final answer is: **the Lune**."),
+        Reasoner(step=through(WHO, WHERE, RIVER), end=lambda rationales: "So the final answer is: **the Lune**."),
         max_steps=max_steps,
     )
-    assert ran.path == ["prepare", *COT * max_steps, "conclude"]
+    assert ran.path == ["prepare", *COT * max_steps, "answer_from_rationales"]
     assert ran.end == ("the Lune", "max_steps")
     [asked] = ran.llm.of("end")
     assert asked == Asked("end", QUESTION, (), (WHO, WHERE, RIVER)[:max_steps], Sampling(max_tokens=64, stop=("\n",)))
 
 
 async def test_cot_ends_where_it_repeats_itself() -> None:
-    ran = await run(cot, Reasoner(step=through(WHO, WHERE, "the founder is ADA"), end=lambda said: "Ada"))
-    assert ran.path == ["prepare", *COT * 3, "conclude"]
-    assert ran.end == ("Ada", "repeated")
+    ran = await run(cot, Reasoner(step=through(WHO, WHERE, "the founder is ADA"), end=lambda rationales: "Ada"))
+    assert ran.path == ["prepare", *COT * 3, "answer_from_rationales"]
+    assert ran.end == ("Ada", "step_repeated")
     assert ran.llm.of("end")[0].rationales == (WHO, WHERE)
 
 
-@pytest.mark.parametrize("said", ["", "Ada"])
-async def test_cot_ends_where_nothing_is_written(said: str) -> None:
-    ran = await run(cot, Reasoner(step=through(WHO, " "), end=lambda rationales: said))
-    assert ran.path == ["prepare", *COT * 2, "conclude"]
-    assert ran.end == (said, "nothing_found")
-    assert ran.state["warnings"] == ([] if said else [NO_ANSWER])
+@pytest.mark.parametrize("answer", ["", "Ada"])
+async def test_cot_ends_where_nothing_is_written(answer: str) -> None:
+    ran = await run(cot, Reasoner(step=through(WHO, " "), end=lambda rationales: answer))
+    assert ran.path == ["prepare", *COT * 2, "answer_from_rationales"]
+    assert ran.end == (answer, "step_empty")
+    assert ran.state["warnings"] == ([] if answer else [NO_ANSWER])
 
 
 # --- IRCoT ---
@@ -145,11 +147,11 @@ async def test_cot_ends_where_nothing_is_written(said: str) -> None:
 
 async def test_ircot_searches_the_question_then_the_last_sentence() -> None:
     ran = await run(ircot, Reasoner(step=through(WHO, WHERE, LAST)))
-    assert ran.path == ["prepare", *LOOK_UP * 3, "conclude"]
+    assert ran.path == ["prepare", *IRCOT * 3, "answer_from_rationales"]
     assert ran.retriever.asked == [QUESTION, WHO, WHERE]
     assert [step["query"] for step in ran.steps] == ran.retriever.asked
     assert [step["chunk_id"] for step in ran.steps] == ran.evidence == ["a", "b", "c"], "the best that is new"
-    assert [(one.shown, one.rationales) for one in ran.llm.of("step")] == [
+    assert [(call.shown, call.rationales) for call in ran.llm.of("step")] == [
         (("a",), ()),
         (("a", "b"), (WHO,)),
         (("a", "b", "c"), (WHO, WHERE)),
@@ -162,7 +164,7 @@ async def test_ircot_searches_the_question_then_the_last_sentence() -> None:
 @pytest.mark.parametrize("max_docs", [0, 1, 2])
 async def test_ircot_goes_on_without_documents_when_they_are_spent(max_docs: int) -> None:
     ran = await run(ircot, Reasoner(step=through(WHO, WHERE, RIVER, LAST)), max_docs=max_docs)
-    assert ran.path == ["prepare", *LOOK_UP * max_docs, *COT * (4 - max_docs), "conclude"]
+    assert ran.path == ["prepare", *IRCOT * max_docs, *COT * (4 - max_docs), "answer_from_rationales"]
     assert ran.evidence == ["a", "b"][:max_docs]
     assert ran.llm.of("step")[-1].shown == tuple(ran.evidence)
     assert [step["chunk_id"] for step in ran.steps] == [*ran.evidence, *[None] * (4 - max_docs)]
@@ -171,11 +173,11 @@ async def test_ircot_goes_on_without_documents_when_they_are_spent(max_docs: int
 
 
 async def test_ircot_writes_without_what_is_not_found() -> None:
-    found: Mapping[str, list[str]] = {QUESTION: [], WHO: ["a"], WHERE: ["a"]}
-    ran = await run(ircot, Reasoner(step=through(WHO, WHERE, LAST)), found=lambda query: found[query])
-    assert ran.path == ["prepare", *LOOK_UP * 3, "conclude"]
+    results: Mapping[str, list[str]] = {QUESTION: [], WHO: ["a"], WHERE: ["a"]}
+    ran = await run(ircot, Reasoner(step=through(WHO, WHERE, LAST)), search=lambda query: results[query])
+    assert ran.path == ["prepare", *IRCOT * 3, "answer_from_rationales"]
     assert [step["chunk_id"] for step in ran.steps] == [None, "a", None]
-    assert [one.shown for one in ran.llm.of("step")] == [(), ("a",), ("a",)]
+    assert [call.shown for call in ran.llm.of("step")] == [(), ("a",), ("a",)]
     assert ran.rationales == [WHO, WHERE, LAST]
     assert ran.state["warnings"] == [
         f"Nothing new was found for '{query}'; the step is written without it." for query in (QUESTION, WHERE)
@@ -184,28 +186,28 @@ async def test_ircot_writes_without_what_is_not_found() -> None:
 
 @pytest.mark.parametrize("max_steps", [1, 2])
 async def test_ircots_steps_are_spent(max_steps: int) -> None:
-    ran = await run(ircot, Reasoner(step=through(WHO, WHERE), end=lambda said: "Ada"), max_steps=max_steps)
-    assert ran.path == ["prepare", *LOOK_UP * max_steps, "conclude"]
+    ran = await run(ircot, Reasoner(step=through(WHO, WHERE), end=lambda rationales: "Ada"), max_steps=max_steps)
+    assert ran.path == ["prepare", *IRCOT * max_steps, "answer_from_rationales"]
     assert ran.end == ("Ada", "max_steps")
 
 
 async def test_ircot_that_repeats_itself() -> None:
-    ran = await run(ircot, Reasoner(step=through(WHO, WHO), end=lambda said: "Ada"))
-    assert ran.path == ["prepare", *LOOK_UP * 2, "conclude"]
-    assert ran.end == ("Ada", "repeated")
+    ran = await run(ircot, Reasoner(step=through(WHO, WHO), end=lambda rationales: "Ada"))
+    assert ran.path == ["prepare", *IRCOT * 2, "answer_from_rationales"]
+    assert ran.end == ("Ada", "step_repeated")
     assert ran.evidence == ["a", "b"]
 
 
 async def test_ircot_that_writes_nothing() -> None:
-    ran = await run(ircot, Reasoner(step=through(""), end=lambda said: ""))
-    assert ran.path == ["prepare", *LOOK_UP, "conclude"]
-    assert ran.end == ("", "nothing_found")
+    ran = await run(ircot, Reasoner(step=through(""), end=lambda rationales: ""))
+    assert ran.path == ["prepare", *IRCOT, "answer_from_rationales"]
+    assert ran.end == ("", "step_empty")
     assert ran.state["warnings"] == [NO_ANSWER]
 
 
 async def test_a_snippet_that_holds_the_final_sentence_does_not_end_ircot() -> None:
     trap = "So the final answer is: Bo."
-    ran = await run(ircot, Reasoner(step=through(WHO, LAST)), found=lambda query: [trap], max_docs=1)
+    ran = await run(ircot, Reasoner(step=through(WHO, LAST)), search=lambda query: [trap], max_docs=1)
     assert (ran.rationales, ran.evidence, ran.state["answer"]) == ([WHO, LAST], [trap], "the Lune")
 
 
@@ -216,28 +218,26 @@ async def test_a_snippet_that_holds_the_final_sentence_does_not_end_ircot() -> N
     ("likely_from", "probability", "looks"),
     [(0.8, 0.79, True), (0.8, 0.81, False), (0.5, 0.6, False), (1.0, 0.999, True), (0.0, 1e-9, False), (0.8, 1, False)],
 )
-async def test_flare_looks_something_up_where_a_word_is_unlikely(
-    likely_from: float, probability: float, looks: bool
-) -> None:
+async def test_flare_retrieves_if_a_word_is_unlikely(likely_from: float, probability: float, looks: bool) -> None:
     llm = Reasoner(step=through(doubted(WHO, Ada=probability), LAST))
     ran = await run(flare, llm, likely_from=likely_from)
-    look_up = ["query", "search", "keep", "write"] if looks else []
-    assert ran.path == ["prepare", "draft", *look_up, "append", *COT, "conclude"]
+    look_up = FLARE[:-1] if looks else []
+    assert ran.path == ["prepare", "draft_step", *look_up, "append_rationale", *COT, "answer_with_uncertainty"]
     assert ran.retriever.asked == (["founder Ada"] if looks else [])
     assert ran.evidence == (["a"] if looks else [])
 
 
 async def test_flare_writes_the_step_again_with_what_it_keeps() -> None:
-    def step(shown: Sequence[str], said: Sequence[str]) -> str | Completion:
-        return LAST if said else WHO if shown else doubted("The founder is Bo.", Bo=0.1)
+    def step(shown: Sequence[str], rationales: Sequence[str]) -> str | Completion:
+        return LAST if rationales else WHO if shown else doubted("The founder is Bo.", Bo=0.1)
 
     ran = await run(flare, Reasoner(step=step))
-    assert ran.path == ["prepare", "draft", *LOOK_UP, *COT, "conclude"]
+    assert ran.path == ["prepare", "draft_step", *FLARE, *COT, "answer_with_uncertainty"]
     [first, _] = ran.steps
     assert (first["draft"]["rationale"], first["rationale"]) == ("The founder is Bo.", WHO)
     assert (first["query"], first["chunk_id"], first["attempts"]) == ("founder", "a", [])
-    assert [(one.shown, one.rationales) for one in ran.llm.of("step")] == [((), ()), (("a",), ()), (("a",), (WHO,))]
-    assert {one.sampling for one in ran.llm.asked} == {Sampling(max_tokens=100, stop=("\n",), logprobs=True)}
+    assert [(call.shown, call.rationales) for call in ran.llm.of("step")] == [((), ()), (("a",), ()), (("a",), (WHO,))]
+    assert {call.sampling for call in ran.llm.asked} == {Sampling(max_tokens=100, stop=("\n",), logprobs=True)}
 
 
 @pytest.mark.parametrize(
@@ -248,40 +248,55 @@ async def test_flare_leaves_very_unlikely_words_out_of_the_query(mask_below: flo
     assert (await run(flare, llm, mask_below=mask_below)).retriever.asked == [query]
 
 
-async def test_flare_where_nothing_is_found() -> None:
+async def test_flare_keeps_its_draft_if_nothing_is_found() -> None:
     llm = Reasoner(step=through(doubted(WHO, Ada=0.5), LAST))
-    ran = await run(flare, llm, found=lambda query: [])
-    assert ran.path == ["prepare", "draft", "query", "search", "append", *COT, "conclude"]
+    ran = await run(flare, llm, search=lambda query: [])
+    assert ran.path == [
+        "prepare",
+        "draft_step",
+        "mask_unlikely_words",
+        "search_snippets",
+        "append_rationale",
+        *COT,
+        "answer_with_uncertainty",
+    ]
     assert (ran.rationales, ran.evidence) == ([WHO, LAST], [])
     assert len(ran.llm.of("step")) == 2, "the draft stands"
     assert (ran.steps[0]["query"], ran.steps[0]["chunk_id"]) == ("founder Ada", None)
     assert ran.state["warnings"] == ["Nothing new was found for 'founder Ada'; the step is written without it."]
 
 
-async def test_flare_looks_up_an_empty_step() -> None:
-    ran = await run(flare, Reasoner(step=lambda shown, said: LAST if shown else ""))
-    assert ran.path == ["prepare", "draft", *LOOK_UP, "conclude"]
+async def test_flare_retrieves_for_an_empty_step() -> None:
+    ran = await run(flare, Reasoner(step=lambda shown, rationales: LAST if shown else ""))
+    assert ran.path == ["prepare", "draft_step", *FLARE, "answer_with_uncertainty"]
     assert ran.retriever.asked == ["river flows past birthplace founder"]
     assert ran.end == ("the Lune", "answered")
 
 
 async def test_flare_without_a_step_and_without_a_finding() -> None:
-    ran = await run(flare, Reasoner(step=through(""), end=lambda said: "Ada"), found=lambda query: [])
-    assert ran.path == ["prepare", "draft", "query", "search", "append", "conclude"]
-    assert ran.end == ("Ada", "nothing_found")
+    ran = await run(flare, Reasoner(step=through(""), end=lambda rationales: "Ada"), search=lambda query: [])
+    assert ran.path == [
+        "prepare",
+        "draft_step",
+        "mask_unlikely_words",
+        "search_snippets",
+        "append_rationale",
+        "answer_with_uncertainty",
+    ]
+    assert ran.end == ("Ada", "step_empty")
 
 
 async def test_flare_may_search_for_the_same_again() -> None:
-    def step(shown: Sequence[str], said: Sequence[str]) -> str | Completion:
-        if len(said) == 2:
+    def step(shown: Sequence[str], rationales: Sequence[str]) -> str | Completion:
+        if len(rationales) == 2:
             return LAST
         # with what was kept for it the step is written anew
         drafts = [doubted("The founder is Bo.", Bo=0.1), doubted("Its founder is Bo.", Bo=0.1)]
-        return [WHO, WHERE][len(said)] if len(shown) > len(said) else drafts[len(said)]
+        return [WHO, WHERE][len(rationales)] if len(shown) > len(rationales) else drafts[len(rationales)]
 
     llm = Reasoner(step=step)
     ran = await run(flare, llm)
-    assert ran.path == ["prepare", *["draft", *LOOK_UP] * 2, *COT, "conclude"]
+    assert ran.path == ["prepare", *["draft_step", *FLARE] * 2, *COT, "answer_with_uncertainty"]
     assert ran.retriever.asked == ["founder", "founder"]
     assert ran.evidence == ["a", "b"]
 
@@ -290,89 +305,109 @@ async def test_flare_may_search_for_the_same_again() -> None:
 async def test_flare_goes_on_without_documents_when_they_are_spent(max_docs: int) -> None:
     llm = Reasoner(step=through(doubted(WHO, Ada=0.1), doubted(WHERE, Kirkby=0.1), LAST))
     ran = await run(flare, llm, max_docs=max_docs)
-    assert ran.path == ["prepare", "draft", *(LOOK_UP if max_docs else ["append"]), *COT * 2, "conclude"]
+    assert ran.path == [
+        "prepare",
+        "draft_step",
+        *(FLARE if max_docs else ["append_rationale"]),
+        *COT * 2,
+        "answer_with_uncertainty",
+    ]
     assert ran.evidence == ["a"][:max_docs]
 
 
-async def test_flare_with_tokens_that_are_not_those_of_the_text_looks_nothing_up() -> None:
+async def test_flare_does_not_retrieve_if_the_tokens_do_not_spell_the_text() -> None:
     llm = Reasoner(step=through(Completion(WHO, "stop", (Token("???", math.log(0.1)),)), LAST))
     assert (await run(flare, llm)).retriever.asked == []
 
 
+async def test_flares_uncertainty_is_that_of_its_least_likely_word() -> None:
+    llm = Reasoner(step=through(doubted(WHO, Ada=0.25), doubted(WHERE, Kirkby=0.5), LAST))
+    ran = await run(flare, llm, likely_from=0.75)
+    expected = {"signal": "1 − lowest probability of a word", "value": pytest.approx(0.75), "threshold": 0.25}
+    assert ran.state["uncertainty"] == expected, "of the draft, though it was written anew"
+    unknown = await run(flare, Reasoner(step=through(Completion(LAST, "stop", (Token("???", -1.0),)))))
+    assert unknown.state["uncertainty"]["value"] is None
+
+
+@pytest.mark.parametrize("module", [cot, ircot, iter_retgen])
+async def test_the_others_measure_no_uncertainty(module: ModuleType) -> None:
+    assert (await run(module, Reasoner())).state["uncertainty"] is None
+
+
 # --- ITER-RETGEN ---
 
-ROUND = ["retrieve", "generate"]
+ITERATION = ["generation_augmented_retrieval", "retrieval_augmented_generation"]
 FIRST, SECOND = f"{WHO} So the final answer is: Ada.", f"{WHERE} So the final answer is: Kirkby."
 
 
 async def test_iter_retgen_searches_with_its_last_reasoning() -> None:
-    found: Mapping[str, list[str]] = {QUESTION: ["a", "b", "c"], f"{FIRST} {QUESTION}": ["c", "d", "e"]}
+    results: Mapping[str, list[str]] = {QUESTION: ["a", "b", "c"], f"{FIRST} {QUESTION}": ["c", "d", "e"]}
     llm = Reasoner(whole=lambda shown: FIRST if "a" in shown else SECOND)
-    ran = await run(iter_retgen, llm, found=lambda query: found[query], k=2)
-    assert ran.path == ["prepare", *ROUND * 2]
+    ran = await run(iter_retgen, llm, search=lambda query: results[query], k=2)
+    assert ran.path == ["prepare", *ITERATION * 2]
     assert ran.retriever.asked == [QUESTION, f"{FIRST} {QUESTION}"]
-    assert ran.state["rounds"] == [
+    assert ran.state["iterations"] == [
         {"query": QUESTION, "chunk_ids": ["a", "b"], "reasoning": FIRST, "answer": "Ada"},
         {"query": f"{FIRST} {QUESTION}", "chunk_ids": ["c", "d"], "reasoning": SECOND, "answer": "Kirkby"},
     ]
     assert (ran.state["answer"], ran.evidence, ran.state["warnings"]) == ("Kirkby", ["c", "d"], [])
-    assert [(one.kind, one.question, one.shown) for one in ran.llm.asked] == [
+    assert [(call.kind, call.question, call.shown) for call in ran.llm.asked] == [
         ("whole", QUESTION, ("a", "b")),
         ("whole", QUESTION, ("c", "d")),
     ]
-    assert {one.sampling for one in ran.llm.asked} == {Sampling(max_tokens=200, stop=("\n",))}
+    assert {call.sampling for call in ran.llm.asked} == {Sampling(max_tokens=200, stop=("\n",))}
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
-async def test_iter_retgens_rounds(rounds: int) -> None:
-    ran = await run(iter_retgen, Reasoner(), rounds=rounds)
-    assert ran.path == ["prepare", *ROUND * rounds]
-    assert len(ran.state["rounds"]) == rounds
+@pytest.mark.parametrize("iterations", [1, 3])
+async def test_iter_retgens_iterations(iterations: int) -> None:
+    ran = await run(iter_retgen, Reasoner(), max_iterations=iterations)
+    assert ran.path == ["prepare", *ITERATION * iterations]
+    assert len(ran.state["iterations"]) == iterations
     assert len(ran.evidence) == 4
 
 
-async def test_a_third_round_searches_with_the_second_ones_reasoning_alone() -> None:
+async def test_the_third_iteration_searches_with_the_second_reasoning_only() -> None:
     replies = iter([FIRST, SECOND, FIRST])
-    ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies)), rounds=3)
+    ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies)), max_iterations=3)
     assert ran.retriever.asked == [QUESTION, f"{FIRST} {QUESTION}", f"{SECOND} {QUESTION}"]
 
 
-async def test_a_round_without_an_answer_leaves_the_last_rounds() -> None:
+async def test_an_iteration_without_an_answer_keeps_the_previous_answer() -> None:
     replies = iter([FIRST, WHERE])
     ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies)))
-    assert [one["answer"] for one in ran.state["rounds"]] == ["Ada", "Ada"]
+    assert [iteration["answer"] for iteration in ran.state["iterations"]] == ["Ada", "Ada"]
     assert (ran.state["answer"], ran.state["warnings"], ran.llm.of("end")) == ("Ada", [], [])
 
 
-async def test_a_first_round_without_an_answer_is_nothing_to_warn_of() -> None:
+async def test_a_first_iteration_without_an_answer_gives_no_warning() -> None:
     replies = iter([WHO, SECOND])
     ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies)))
-    assert [one["answer"] for one in ran.state["rounds"]] == ["", "Kirkby"]
+    assert [iteration["answer"] for iteration in ran.state["iterations"]] == ["", "Kirkby"]
     assert ran.retriever.asked[1] == f"{WHO} {QUESTION}"
     assert (ran.state["answer"], ran.state["warnings"], ran.llm.of("end")) == ("Kirkby", [], [])
 
 
 @pytest.mark.parametrize("end", ["Lancaster", " "])
-async def test_where_no_round_gives_an_answer_it_is_asked_for(end: str) -> None:
+async def test_if_no_iteration_gives_an_answer_it_is_asked_for(end: str) -> None:
     replies = iter([WHO, WHERE])
-    ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies), end=lambda said: end))
-    assert ran.state["answer"] == ran.state["rounds"][-1]["answer"] == end.strip()
+    ran = await run(iter_retgen, Reasoner(whole=lambda shown: next(replies), end=lambda rationales: end))
+    assert ran.state["answer"] == ran.state["iterations"][-1]["answer"] == end.strip()
     [asked] = ran.llm.of("end")
     assert (asked.rationales, asked.sampling) == ((WHERE,), Sampling(max_tokens=64, stop=("\n",)))
     assert ran.state["warnings"] == ([] if end.strip() else [NO_ANSWER])
 
 
-async def test_rounds_that_are_all_empty() -> None:
-    ran = await run(iter_retgen, Reasoner(whole=lambda shown: "", end=lambda said: "Ada"))
+async def test_iterations_that_are_all_empty() -> None:
+    ran = await run(iter_retgen, Reasoner(whole=lambda shown: "", end=lambda rationales: "Ada"))
     assert ran.retriever.asked == [QUESTION, QUESTION]
-    assert [one.rationales for one in ran.llm.of("end")] == [()], "no empty turn is sent"
+    assert [call.rationales for call in ran.llm.of("end")] == [()], "no empty turn is sent"
     assert ran.state["answer"] == "Ada"
 
 
-async def test_a_round_that_finds_nothing() -> None:
-    ran = await run(iter_retgen, Reasoner(), found=lambda query: [] if query == QUESTION else ["a"])
-    assert [one["chunk_ids"] for one in ran.state["rounds"]] == [[], ["a"]]
-    assert [one.shown for one in ran.llm.of("whole")] == [(), ("a",)]
+async def test_an_iteration_that_finds_nothing() -> None:
+    ran = await run(iter_retgen, Reasoner(), search=lambda query: [] if query == QUESTION else ["a"])
+    assert [iteration["chunk_ids"] for iteration in ran.state["iterations"]] == [[], ["a"]]
+    assert [call.shown for call in ran.llm.of("whole")] == [(), ("a",)]
     assert ran.state["warnings"] == [f"Nothing was found for '{QUESTION}'; the answer is made without evidence."]
 
 
@@ -393,7 +428,7 @@ async def test_plain_models_will_do_but_for_flare(module: ModuleType) -> None:
     llm = Reasoner(capabilities=frozenset())
     if module is not flare:
         assert (await run(module, llm)).state["answer"] == "Ada"
-        assert not any(one.sampling.logprobs for one in llm.asked if one.sampling)
+        assert not any(call.sampling.logprobs for call in llm.asked if call.sampling)
         return
     with pytest.raises(CapabilityMissing, match="'scripted' has no logprobs"):
         await run(module, llm)
@@ -417,7 +452,7 @@ async def test_an_unknown_first_stage_is_refused_before_any_model_is_called(modu
         (ircot, {"max_docs": -1}),
         (flare, {"likely_from": 1.1}),
         (flare, {"mask_below": -0.1}),
-        (iter_retgen, {"rounds": 0}),
+        (iter_retgen, {"max_iterations": 0}),
         (iter_retgen, {"max_reasoning_tokens": 0}),
     ],
 )
@@ -448,18 +483,18 @@ async def test_faults_are_retried_and_a_lasting_one_is_told(module: ModuleType, 
 
 # --- in other programs ---
 
-ANSWERED = {"answer", "evidence", "usage", "warnings"}
-OUTPUTS = {**dict.fromkeys(STEPWISE, ANSWERED | {"steps", "ended"}), iter_retgen: ANSWERED | {"rounds"}}
+ANSWERED = {"answer", "evidence", "uncertainty", "usage", "warnings"}
+OUTPUTS = {**dict.fromkeys(STEPWISE, ANSWERED | {"steps", "stop_reason"}), iter_retgen: ANSWERED | {"iterations"}}
 CALLS = {cot: 2, ircot: 2, flare: 3, iter_retgen: 2}
 
 
 def asking() -> Reasoner:
-    """A model that answers with its second step; FLARE looks up the first."""
+    """A model that answers with its second step; FLARE retrieves for the first."""
     return Reasoner(step=through(doubted(WHO, Ada=0.5), LAST), whole=lambda shown: FIRST)
 
 
 def figures(module: ModuleType, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given back, but for the cost."""
+    """The output without the cost."""
     return {key: state[key] for key in OUTPUTS[module] - {"usage"}}
 
 
@@ -484,27 +519,6 @@ async def test_every_way_to_call_gives_the_same(
     assert len(llm.calls) == 4 * CALLS[module]
 
 
-@pytest.mark.parametrize("module", EVERY)
-async def test_two_questions_in_one_thread(module: ModuleType) -> None:
-    llm, retriever = Reasoner(step=through(WHO, "")), ListedRetriever(lambda query: [])
-    llm.whole, llm.end = (lambda shown: "Ada left."), (lambda said: "")
-    graph = machine(module, llm, retriever=retriever, checkpointer=InMemorySaver())
-    first = await graph.ainvoke({"question": QUESTION}, THREAD)
-    assert NO_ANSWER in first["warnings"]
-    async for snapshot in graph.aget_state_history(THREAD):
-        assert json.loads(json.dumps(snapshot.values)) == snapshot.values
-    llm.step, llm.whole = asking().step, asking().whole
-    retriever.asked.clear()
-    retriever.found = lambda query: ["a", "b"]
-    second = await graph.ainvoke({"question": "Who?"}, THREAD)
-    alone = ListedRetriever(lambda query: ["a", "b"])
-    expected = await machine(module, asking(), retriever=alone).ainvoke({"question": "Who?"})
-    assert figures(module, second) == figures(module, expected)
-    assert second["warnings"] == []
-    assert retriever.asked == alone.asked
-    assert second["usage"]["calls"] == expected["usage"]["calls"]
-
-
 class Agent(ReasoningOutput, IterRetgenOutput, total=False):
     """An agent's state."""
 
@@ -515,13 +529,13 @@ class Agent(ReasoningOutput, IterRetgenOutput, total=False):
     ("module", "context"),
     [
         (cot, ReasoningContext(max_steps=1)),
-        (ircot, IRCoTContext(max_steps=1)),
+        (ircot, SearchingContext(max_steps=1)),
         (flare, FlareContext(max_steps=1)),
-        (iter_retgen, IterRetgenContext(rounds=1)),
+        (iter_retgen, IterRetgenContext(max_iterations=1)),
         (cot, {"max_steps": 1}),
         (ircot, {"max_steps": 1}),
         (flare, {"max_steps": 1}),
-        (iter_retgen, {"rounds": 1}),
+        (iter_retgen, {"max_iterations": 1}),
     ],
 )
 async def test_as_a_subgraph_of_another_graph(module: ModuleType, context: Any) -> None:
@@ -532,17 +546,17 @@ async def test_as_a_subgraph_of_another_graph(module: ModuleType, context: Any) 
     parent.add_edge("inner", END)
     state = await parent.compile().ainvoke({"question": QUESTION}, context=context)
     assert state["answer"] == "Ada"
-    assert len(state.get("steps") or state["rounds"]) == 1
+    assert len(state.get("steps") or state["iterations"]) == 1
     assert state["usage"]["calls"] == len(llm.calls)
 
 
 @pytest.mark.parametrize(
     ("module", "nodes", "settings"),
     [
-        (cot, ["draft", "append", "conclude"], {"max_steps", "max_step_tokens"}),
-        (ircot, ["query", "search", "keep", "write", "draft", "append", "conclude"], {"max_docs", "first_stage"}),
-        (flare, ["query", "search", "keep", "write", "draft", "append", "conclude"], {"likely_from", "mask_below"}),
-        (iter_retgen, ROUND, {"rounds", "max_reasoning_tokens", "first_stage"}),
+        (cot, [*COT, "answer_from_rationales"], {"max_steps", "max_step_tokens"}),
+        (ircot, [*IRCOT, "draft_step", "answer_from_rationales"], {"max_docs", "first_stage"}),
+        (flare, [*FLARE, "draft_step", "answer_with_uncertainty"], {"likely_from", "mask_below"}),
+        (iter_retgen, ITERATION, {"max_iterations", "max_reasoning_tokens", "first_stage"}),
     ],
 )
 def test_schemas(module: ModuleType, nodes: list[str], settings: set[str]) -> None:

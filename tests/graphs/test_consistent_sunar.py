@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from dubito.errors import ModelFault, ModelUnavailable, UserFault
-from dubito.evals import consistent_sunar
-from dubito.graphs import wiring
+from dubito.evals import sunar_calibration
 from dubito.models.interfaces import Completion, Message, Reply, Sampling, Tokens
-from dubito.models.resources import Resources
-from dubito.prompts import answer, decompose, meta_evidence
-from dubito.state.sunar import SunarContext
+from dubito.prompts import answer, decompose, unparsed
+from dubito.resources.resources import Resources
 from dubito.tests.scripted import (
     QUESTION,
     Explorer,
@@ -59,12 +57,12 @@ def machine(llm: Repeater, judge: ScriptedJudge | None = None, **compile_with: A
         reranker=ScriptedReranker(lambda query, name: {"f1": 0.9, "f2": 0.8}[name]),
         graph=ScriptedGraph({}),
     )
-    return consistent_sunar.build(opened).compile(name="consistent_sunar", **compile_with)
+    return sunar_calibration.build(opened).compile(name="consistent_sunar", **compile_with)
 
 
 async def run(llm: Repeater, judge: ScriptedJudge | None = None, **more: Any) -> dict[str, Any]:
     state, path, _ = await walk(machine(llm, judge), {"question": QUESTION}, {**SETTINGS, **more})
-    assert path == ["begin", "sunar", "consistency"]
+    assert path == ["begin", "sunar", "measure_consistency"]
     assert json.loads(json.dumps(state)) == state
     return dict(state)
 
@@ -99,14 +97,14 @@ async def test_the_judge_decides_in_both_directions_and_about_the_question() -> 
 async def test_what_the_judge_cannot_say_is_no_agreement_and_a_warning() -> None:
     state = await run(Repeater(again=lambda text: ["Bo", "Ada"]), ScriptedJudge(lambda one, other: None))
     assert state["consistency"] == 0.5
-    assert state["warnings"] == ["The judge 'judge' could not say of 2 pairs of answers; they count as not entailing."]
+    assert state["warnings"] == ["The judge 'judge' could not label 2 pairs of answers; they count as not entailing."]
 
 
 async def test_it_samples_the_very_prompt_of_the_final_answer() -> None:
     llm = Repeater()
     await run(llm)
     ((messages, sampling),) = llm.resampled
-    final = [asked for _, asked in llm.calls if asked[0] == meta_evidence.messages("", [], "", [])[0]]
+    final = [asked for _, asked in llm.calls if asked[0] == unparsed.meta_evidence("", [], "", [])[0]]
     assert final == [messages, messages]
     assert sampling == Sampling(n=4, temperature=0.9, max_tokens=64)
 
@@ -134,8 +132,8 @@ async def test_what_it_costs_is_counted_and_the_rest_is_sunars_output() -> None:
     llm = Repeater()
     state = await run(llm)
     assert state["usage"]["calls"] == len(llm.calls)
-    assert state["usage"]["nodes"]["consistency"]["calls"] == 1
-    assert state["usage"]["nodes"]["consistency"]["completion_tokens"] == 8
+    assert state["usage"]["nodes"]["measure_consistency"]["calls"] == 1
+    assert state["usage"]["nodes"]["measure_consistency"]["completion_tokens"] == 8
     assert [hop["question"] for hop in state["hops"]] == [QUESTION]
     assert {"answer", "evidence", "hops", "sequential_answer", "changed"} <= set(state)
 
@@ -143,8 +141,8 @@ async def test_what_it_costs_is_counted_and_the_rest_is_sunars_output() -> None:
 async def test_a_threads_next_question_begins_anew() -> None:
     graph = machine(Repeater(again=lambda text: ["Bo", "Ada"]), checkpointer=InMemorySaver())
     thread: Any = {"configurable": {"thread_id": "1"}}
-    first = await graph.ainvoke({"question": QUESTION}, thread, context=SunarContext(**SETTINGS))
-    second = await graph.ainvoke({"question": "Who?"}, thread, context=SunarContext(**SETTINGS))
+    first = await graph.ainvoke({"question": QUESTION}, thread, context=sunar_calibration.ConsistentContext(**SETTINGS))
+    second = await graph.ainvoke({"question": "Who?"}, thread, context=sunar_calibration.ConsistentContext(**SETTINGS))
     assert [hop["question"] for hop in second["hops"]] == ["Who?"]
     assert second["usage"]["calls"] == first["usage"]["calls"]
 
@@ -156,9 +154,8 @@ def test_it_runs_for_callers_without_a_loop_and_without_a_context() -> None:
 
 
 @pytest.mark.parametrize("attempts", [3, 4])
-async def test_a_model_fault_is_tried_again(monkeypatch: pytest.MonkeyPatch, attempts: int) -> None:
-    quick = wiring.RETRY._replace(initial_interval=0.001, max_interval=0.002, jitter=False)
-    monkeypatch.setattr(consistent_sunar, "RETRY", quick)
+@pytest.mark.usefixtures("fast_retries")
+async def test_a_model_fault_is_tried_again(attempts: int) -> None:
     judge = ScriptedJudge(faults=[ModelFault("judge", "it is gone")] * attempts)
     llm = Repeater(again=lambda text: ["Bo"])
     if attempts < 4:
@@ -177,7 +174,9 @@ async def test_an_unknown_judge_is_refused_before_any_model_is_called() -> None:
         reranker=ScriptedReranker(lambda query, name: 0.5),
         graph=ScriptedGraph({}),
     )
-    graph = consistent_sunar.build(opened).compile()
+    graph = sunar_calibration.build(opened).compile()
     with pytest.raises(UserFault, match="nobody"):
-        await graph.ainvoke({"question": QUESTION}, context=SunarContext(judge="nobody", penalty="none"))
+        await graph.ainvoke(
+            {"question": QUESTION}, context=sunar_calibration.ConsistentContext(judge="nobody", penalty="none")
+        )
     assert llm.calls == []

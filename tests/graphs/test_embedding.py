@@ -14,10 +14,10 @@ import pytest
 from blockbuster import BlockingError
 from dubito.errors import CapabilityMissing, ContextOverflow, ContractFault, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import df_rag, vanilla_rag
-from dubito.graphs.wiring import Steps
-from dubito.models import resources as registry
+from dubito.graphs.wiring import NodeWrapper
 from dubito.models.metering import report_progress
-from dubito.models.resources import Resources
+from dubito.resources import resources as registry
+from dubito.resources.resources import Resources
 from dubito.state.df_rag import DFRagContext, DFRagState
 from dubito.state.records import Chunk, Usage, add_usage, extend
 from dubito.state.vanilla_rag import VanillaRagContext, VanillaRagState
@@ -33,7 +33,7 @@ from typing_extensions import TypedDict
 INPUT: Any = {"question": QUESTION}
 REPORT: Any = {"evaluator": "report"}
 GRAPHS: dict[str, Any] = {"df_rag": df_rag, "vanilla_rag": vanilla_rag}
-ANSWERED = {"answer", "evidence", "usage", "warnings"}
+ANSWERED = {"answer", "evidence", "uncertainty", "usage", "warnings"}
 
 
 def model(**more: Any) -> ScriptedChat:
@@ -567,18 +567,18 @@ async def test_every_key_that_a_failing_node_returns_is_a_key_of_the_state(
 def returned(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     """The keys that each node returned, by node."""
     keys: dict[str, set[str]] = {}
-    wrap = Steps.__call__
+    wrap = NodeWrapper.__call__
 
-    def watched(steps: Any, node: Callable[..., Any]) -> Any:
+    def watched(steps: Any, node: Callable[..., Any], fallback: Any = None) -> Any:
         async def watching(state: Any, context: Any, opened: Any) -> Any:
             update = await node(state, context, opened)
             keys.setdefault(node.__name__, set()).update(update)
             return update
 
         watching.__name__ = node.__name__
-        return wrap(steps, watching)
+        return wrap(steps, watching, fallback)
 
-    monkeypatch.setattr(Steps, "__call__", watched)
+    monkeypatch.setattr(NodeWrapper, "__call__", watched)
     return keys
 
 
@@ -587,7 +587,7 @@ def returned(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
 
 def one_step(node: Any) -> Any:
     graph = StateGraph(VanillaRagState)
-    graph.add_node("step", Steps(VanillaRagContext, resources(model()))(node))
+    graph.add_node("step", NodeWrapper(VanillaRagContext, resources(model()))(node))
     graph.add_edge(START, "step")
     return graph.compile()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dubito.errors import ModelFault, ModelUnavailable
+from dubito.errors import ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import (
     chat,
     cot,
@@ -34,8 +34,8 @@ from dubito.graphs import (
 )
 from dubito.graphs.registry import graph_names
 from dubito.models.interfaces import Completion, Judgements, Message, Reply, Sampling, Tokens
-from dubito.models.resources import Resources
 from dubito.prompts import standalone
+from dubito.resources.resources import Resources
 from dubito.state.dense import ORIGINAL
 from dubito.state.records import NO_USAGE, Usage
 from dubito.tests.graphs.test_dense_rag import FIXED, SEMANTIC, Story, TwoCuts, cut
@@ -60,6 +60,7 @@ from dubito.tests.scripted import (
 )
 from dubito.tests.scripted import chat as planner
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels import LastValue
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command
@@ -107,7 +108,7 @@ class Case:
         for model in self.models:
             for name in ("calls", "asked", "batches"):
                 getattr(model, name, []).clear()
-        self.resources.repeats_itself.clear()  # else a second first measurement would ask no prompt twice
+        self.resources.is_deterministic.clear()  # or the next run would not check the model again
 
 
 def to(**values: Any) -> Edit:
@@ -132,13 +133,13 @@ def df_rag_case(**context: Any) -> Case:
     best: Any = {"candidate": 0, "scores": [99.0], "answers": []}
     edits = {
         "candidates+plan": ASKED,
-        "sample": Edit(
+        "select_lambdas": Edit(
             lambda state: {"evaluations": None},
-            lambda path: path if len(path) == 5 else ["sample", EVALUATED, *path],
+            lambda path: path if len(path) == 5 else ["select_lambdas", EVALUATED, *path],
             lambda output, asked: "how well a set of passages" in asked,
         ),
         "evaluate": to(plan=[MARK]),
-        "choose": Edit(
+        "choose_lambda": Edit(
             lambda state: {"evaluations": [best]},
             shows=lambda output, asked: 99.0 in [one["support"] for one in output["supports"]],
         ),
@@ -161,21 +162,20 @@ def vanilla_case() -> Case:
 def dense_case(chunks: list[str] | None) -> Case:
     llm, judge = Reader(answer=lambda texts: texts[0] if texts[0].startswith("other") else "the Lune"), ScriptedJudge()
     opened = Resources(llm=llm, judge=judge, retriever=ScriptedRetriever(QUERY, VECTORS))
-    replies = to(replies={ORIGINAL: MARK})
     edits = {
-        "retrieve": ASKED,
+        "retrieve_top_k": ASKED,
         "rephrase": Edit(lambda state: {"evidence": [document(MARK)]}, one_chunk),
         "contexts": ASKED,
-        "answer+repeat": ASKED,
-        "entail": replies,
-        "measure": answered(replies.values),
+        "repeat+respond": ASKED,
+        "entail": to(response_by_key={ORIGINAL: MARK}),
+        "measure_dse": answered(lambda state: {"responses": [MARK, *state["responses"][1:]]}),
     }
     given = {"question": QUESTION} if chunks is None else {"question": QUESTION, "chunks": chunks}
-    return Case(dense.build(opened), opened, [llm, judge], given, edits, {"k": 3, "threshold": 0.0})
+    return Case(dense.build(opened), opened, [llm, judge], given, edits, {"k": 3, "dse_threshold": 0.0})
 
 
 def one_chunk(path: list[str]) -> list[str]:
-    fewer = {"rephrase*3": "rephrase", "answer*4+repeat": "answer*2+repeat"}
+    fewer = {"rephrase*3": "rephrase", "repeat+respond*4": "repeat+respond*2"}
     return [fewer.get(step, step) for step in path]
 
 
@@ -195,16 +195,16 @@ def dense_rag_case(**context: Any) -> Case:
     )
     done = Edit(
         lambda state: {"dse": 0.0, "sufficient": True},
-        lambda path: ["keep", "conclude"],
-        lambda output, asked: (output["dse"], output["stopped"]) == (0.0, "accepted"),
+        lambda path: ["update_best", "give_best_answer"],
+        lambda output, asked: (output["dse"], output["stop_reason"]) == (0.0, "accepted"),
     )
     edits = {
-        "retrieve": ASKED,
+        "retrieve_context": ASKED,
         "dense": to(question=MARK),
         "rechunk": recorded,
         "dense+self_evaluate": ASKED,
         "self_evaluate": ASKED,
-        "keep": done,
+        "update_best": done,
         "ablate": ASKED,
         "classify": Edit(
             lambda state: {"ablations": dict.fromkeys(state["ablations"], MARK)},
@@ -212,10 +212,10 @@ def dense_rag_case(**context: Any) -> Case:
         ),
         "refine": Edit(
             lambda state: {"classified": [{**one, "kind": "certain"} for one in state["classified"]]},
-            lambda path: ["refine", "conclude"],
-            lambda output, asked: output["stopped"] == "unchanged",
+            lambda path: ["refine", "give_best_answer"],
+            lambda output, asked: output["stop_reason"] == "unchanged",
         ),
-        "conclude": answered(lambda state: {"best": {**(state["best"] or found(state)), "answer": MARK}}),
+        "give_best_answer": answered(lambda state: {"best": {**(state["best"] or found(state)), "answer": MARK}}),
     }
     settings = {"k": 3, "check_determinism": False, **context}
     return Case(dense_rag.build(opened), opened, [llm, judge], {"question": QUESTION}, edits, settings)
@@ -241,27 +241,27 @@ def exploring() -> tuple[Explorer, list[Any], Resources]:
     return llm, [llm, judge, reranker, retriever], opened
 
 
-EXPLORING: Any = {"batch": 2, "samples": 2, "k": 3}
+EXPLORING: Any = {"batch_size": 2, "samples": 2, "k": 3}
 
 
 def neighbourhood_case(**context: Any) -> Case:
     _, models, opened = exploring()
-    looked_up = to(asked=MARK)
+    looked_up = to(sub_question=MARK)
     edits = {
-        "retrieve": looked_up,
-        "explore": Edit(
+        "search_first_stage": looked_up,
+        "select_batch": Edit(
             lambda state: {"first_stage": [], "frontier": []},
-            lambda path: ["explore", "answer"],
-            lambda output, asked: output["stopped"] == "exhausted" and "rerank" not in asked,
+            lambda path: ["select_batch", "intermediate_answer"],
+            lambda output, asked: output["stop_reason"] == "exhausted" and "score_batch" not in asked,
         ),
-        "rerank": looked_up,
-        "sample": looked_up,
-        "cluster": to(answers=[MARK, "two"]),
-        "promote": Edit(
-            lambda state: {"raw": [0.125] * len(state["batch"])},
-            shows=lambda output, asked: 0.125 in [one["raw"] for one in output["scored"]],
+        "score_batch": looked_up,
+        "sample_answers": looked_up,
+        "count_semantic_sets": to(sampled_answers=[MARK, "two"]),
+        "update_frontier": Edit(
+            lambda state: {"raw_scores": [0.125] * len(state["batch_ids"])},
+            shows=lambda output, asked: 0.125 in [one["raw_score"] for one in output["scored"]],
         ),
-        "answer": looked_up,
+        "intermediate_answer": looked_up,
     }
     given = {"question": QUESTION, "query": "Who is it?"}
     settings = {**EXPLORING, **context}
@@ -273,13 +273,13 @@ def sunar_case(**context: Any) -> Case:
     edits = {
         "decompose": ASKED,
         "neighbourhood": to(query=MARK),
-        "note": Edit(
+        "record_hop": Edit(
             lambda state: {"answer": MARK},
             shows=lambda output, asked: MARK in [hop["answer"] for hop in output["hops"]],
         ),
-        "gather": to(library={MARK: document(MARK)}),
-        "reason": to(meta_evidence=[document(MARK)]),
-        "conclude": answered(lambda state: {"sequential_answer": MARK}),
+        "rerank_all_evidence": to(evidence_by_id={MARK: document(MARK)}),
+        "reason_over_all_evidence": to(meta_evidence=[document(MARK)]),
+        "keep_sequential_answer": answered(lambda state: {"sequential_answer": MARK}),
     }
     settings = {**EXPLORING, **context}
     return Case(sunar.build(opened), opened, models, {"question": QUESTION}, edits, settings)
@@ -317,26 +317,27 @@ def word(probability: float) -> Edit:
 
 
 STEPWISE = {
-    "draft": ASKED,
-    "query": ASKED,
-    "search": to(query=MARK),
-    "keep": to(snippets=[document(MARK)]),
-    "write": ASKED,
-    "append": WRITTEN,
-    "conclude": ENDED,
+    "draft_step": ASKED,
+    "query_from_last_rationale": ASKED,
+    "mask_unlikely_words": word(0.5),
+    "search_snippets": to(query=MARK),
+    "keep_first_snippet": to(snippets=[document(MARK)]),
+    "write_step": ASKED,
+    "append_rationale": WRITTEN,
+    "answer_from_rationales": ENDED,
+    "answer_with_uncertainty": ENDED,
 }
 
 
 def baseline_case(graph: Any, **context: Any) -> Case:
     models, opened = reasoning(Reasoner(step=said_so_far))
-    edits = STEPWISE | ({"query": word(0.5)} if graph is flare else {})
-    return Case(graph.build(opened), opened, models, {"question": QUESTION}, edits, context)
+    return Case(graph.build(opened), opened, models, {"question": QUESTION}, STEPWISE, context)
 
 
 def iter_retgen_case() -> Case:
     models, opened = reasoning(Reasoner(whole=lambda shown: LAST))
-    edits = {"retrieve": ASKED, "generate": EVIDENCE}
-    return Case(iter_retgen.build(opened), opened, models, {"question": QUESTION}, edits, {"rounds": 3})
+    edits = {"generation_augmented_retrieval": ASKED, "retrieval_augmented_generation": EVIDENCE}
+    return Case(iter_retgen.build(opened), opened, models, {"question": QUESTION}, edits, {"max_iterations": 3})
 
 
 def seakr_case(**context: Any) -> Case:
@@ -347,24 +348,24 @@ def seakr_case(**context: Any) -> Case:
     sure: Any = {"uncertainty": -99.0}
     edits = {
         "pseudo_generate": ASKED,
-        "query": word(1.0),
-        "search": to(query=MARK),
+        "formulate_query": word(1.0),
+        "search_snippets": to(query=MARK),
         "try_snippet": Edit(
             lambda state: {"snippets": [document(MARK)]},
             lambda path: ["try_snippet", *path[1:]],
         ),
-        "rerank": Edit(
+        "rerank_snippets": Edit(
             lambda state: {"attempts": [{"chunk_id": state["snippets"][0]["id"], "rationale": f"{MARK}.", **sure}]},
             shows=WRITTEN.shows,
         ),
-        "append": WRITTEN,
-        "conclude": ENDED,
-        "conclude+reason_over_knowledge": ENDED,
-        "choose": answered(
-            lambda state: {"conclusions": [{"strategy": "rationales", "answer": MARK, "reasoning": "", **sure}]}
+        "append_rationale": WRITTEN,
+        "reason_over_rationales": ENDED,
+        "reason_over_knowledge+reason_over_rationales": ENDED,
+        "choose_strategy": answered(
+            lambda state: {"strategy_answers": [{"strategy": "rationales", "answer": MARK, "reasoning": "", **sure}]}
         ),
     }
-    settings = {"threshold": "-6", "samples": 2, "k": 2, **context}
+    settings = {"retrieval_threshold": "-6", "samples": 2, "k": 2, **context}
     return Case(seakr.build(opened), opened, models, {"question": QUESTION}, edits, settings)
 
 
@@ -388,12 +389,12 @@ def seper_case(chunks: list[str] | None) -> Case:
     believed: Any = {"log_probability": 0.0, "tokens": 1, "weight": 0.5, "cut": False, "text": MARK}
     edits = {
         "retrieve": ASKED,
-        "sample": EVIDENCE,
-        "entail": to(samples={"with": [believed] * 2}),
-        "measure": answered(lambda state: {"samples": {"with": [believed] * 2}}),
+        "sample_responses": EVIDENCE,
+        "judge_responses": to(responses_by_side={"with": [believed] * 2}),
+        "measure_seper": answered(lambda state: {"responses_by_side": {"with": [believed] * 2}}),
     }
     given = {"question": QUESTION, "answers": ["Ada"], **({} if chunks is None else {"chunks": chunks})}
-    return Case(seper.build(opened), opened, [llm, judge], given, edits, {"n": 2, "k": 2})
+    return Case(seper.build(opened), opened, [llm, judge], given, edits, {"samples": 2, "k": 2})
 
 
 class Converses(ScriptedChat):
@@ -436,7 +437,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "ircot": lambda: baseline_case(ircot, max_docs=1),
     "iter_retgen": iter_retgen_case,
     "neighbourhood": neighbourhood_case,
-    "neighbourhood, without a penalty": lambda: neighbourhood_case(penalty="none"),
+    "neighbourhood, without a penalty": lambda: neighbourhood_case(penalty="none", samples=10),
     "seakr": lambda: seakr_case(max_docs=2),
     "seakr, of one strategy": lambda: seakr_case(reasoning="rationales", self_aware_retrieval=False, max_docs=1),
     "seper": lambda: seper_case(["one", "two"]),
@@ -452,8 +453,28 @@ CASES: dict[str, Callable[[], Case]] = {
 
 
 def test_every_graph_has_a_case() -> None:
-    listed = json.loads((Path(chat.__file__).parents[1] / "langgraph.json").read_text())["graphs"]
-    assert {name.partition(",")[0] for name in CASES} == {*graph_names(), *listed} - {"dense_rag_reviewed"}
+    assert {name.partition(",")[0] for name in CASES if not name.endswith("_chat")} == set(graph_names())
+
+
+# --- threads ---
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.endswith("_chat")])
+async def test_a_threads_next_question_ends_in_the_state_of_a_fresh_thread(name: str) -> None:
+    case = CASES[name]()
+    graph = case.builder.compile(checkpointer=InMemorySaver())
+    await graph.ainvoke({**case.given, **case.first}, THREAD, context=case.context)
+    plain = [key for key in graph.stream_channels if type(graph.channels[key]) is LastValue]
+    await graph.aupdate_state(THREAD, dict.fromkeys(plain, MARK))  # also keys that no step of this run writes
+    second = {key: case.given[key] for key in graph.get_input_jsonschema()["required"]}  # no chunks, no query
+    ends = []
+    for thread in ("1", "2"):
+        case.forget()
+        config: Any = {"configurable": {"thread_id": thread}}
+        await graph.ainvoke(second, config, context=case.context)
+        ends.append(figures((await graph.aget_state(config)).values))
+    assert ends[0] == ends[1]
+    assert ends[0].keys() >= set(plain)
 
 
 # --- forks ---
@@ -578,13 +599,22 @@ def edit_before(rest: list[str], checkpoint: Any, case: Case) -> Edit:
 async def test_the_routing_goes_by_the_settings_of_the_last_step_where_a_replay_had_others() -> None:
     case = iter_retgen_case()
     ran = await run(case, InMemorySaver())
-    checkpoint = next(one for one in ran.checkpoints if one.next == ("generate",))
-    assert ran.rest(checkpoint).count("retrieve") == 2
-    await ran.graph.ainvoke(None, checkpoint.config, context={"rounds": 1})
+    checkpoint = next(one for one in ran.checkpoints if one.next == ("retrieval_augmented_generation",))
+    assert ran.rest(checkpoint).count("generation_augmented_retrieval") == 2
+    await ran.graph.ainvoke(None, checkpoint.config, context={"max_iterations": 1})
     state = await ran.graph.aget_state(THREAD)
-    edited = await ran.graph.aupdate_state(state.config, {"warnings": [MARK]}, as_node="generate")
-    assert (await ran.graph.aget_state(edited)).next == (), "one round was asked for"
-    assert len(state.values["rounds"]) == 1
+    edited = await ran.graph.aupdate_state(state.config, {"warnings": [MARK]}, as_node="retrieval_augmented_generation")
+    assert (await ran.graph.aget_state(edited)).next == (), "one iteration was asked for"
+    assert len(state.values["iterations"]) == 1
+
+
+async def test_df_rag_does_not_go_on_without_its_candidates() -> None:
+    case = df_rag_case()
+    ran = await run(case, InMemorySaver())
+    prepared = next(one for one in ran.checkpoints if "plan" in one.next)
+    planned = await ran.graph.aupdate_state(prepared.config, {"plan": [MARK]}, as_node="plan")
+    with pytest.raises(UserFault, match="no candidate chunk sets yet"):
+        await ran.graph.ainvoke(None, planned, context=case.context)
 
 
 # --- inside a subgraph ---
@@ -614,9 +644,9 @@ async def test_what_failed_inside_a_subgraph_is_edited_there_and_goes_on_there(f
     failed = (await graph.aget_state(THREAD, subgraphs=True)).tasks[0].state
     assert failed.next == ("entail",)
     case.forget()
-    await graph.aupdate_state(failed.config, {"replies": {ORIGINAL: MARK}}, as_node="answer")
+    await graph.aupdate_state(failed.config, {"response_by_key": {ORIGINAL: MARK}}, as_node="respond")
     output, _, (inner, *_) = await walk(graph, None, case.context, THREAD)
-    assert inner == ["entail", "measure"]
+    assert inner == ["entail", "measure_dse"]
     assert MARK in str(judge.batches[0])
     assert "rounds" in output
 
@@ -631,7 +661,7 @@ async def test_a_reviewed_run_is_replayed_and_edited_at_every_checkpoint() -> No
     stopped = await graph.ainvoke(within.given, THREAD, context=context)
     end = await graph.ainvoke(Command(resume={"action": "accept"}), THREAD, context=context)
     history = [one async for one in graph.aget_state_history(THREAD)][::-1]
-    assert [one.next for one in history] == [("__start__",), ("begin",), ("dense_rag",), ("review",), ()]
+    assert [one.next for one in history] == [("__start__",), ("begin_review",), ("dense_rag",), ("review",), ()]
     for checkpoint in history[:-1]:
         within.forget()
         shown = await graph.ainvoke(None, checkpoint.config, context=context)
@@ -642,7 +672,7 @@ async def test_a_reviewed_run_is_replayed_and_edited_at_every_checkpoint() -> No
     edited = await graph.aupdate_state(history[3].config, {"answer": MARK}, as_node="dense_rag")
     (shown,) = (await graph.ainvoke(None, edited, context=context))["__interrupt__"]
     assert shown.value["answer"] == MARK
-    asked = await graph.aupdate_state(history[2].config, {"question": MARK}, as_node="begin")
+    asked = await graph.aupdate_state(history[2].config, {"question": MARK}, as_node="begin_review")
     within.forget()
     await graph.ainvoke(None, asked, context=context)
     assert MARK in within.asked()

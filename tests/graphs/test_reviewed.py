@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dubito.errors import UserFault
 from dubito.graphs import reviewed
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.tests.scripted import QUERY, QUESTION, VECTORS, Reader, ScriptedJudge, ScriptedRetriever
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
@@ -30,99 +30,100 @@ def machine(llm: Reader | None = None) -> Any:
     return reviewed.build("dense", opened).compile(checkpointer=InMemorySaver())
 
 
-async def stopped(graph: Any) -> dict[str, Any]:
-    """What a person is shown."""
-    found = await graph.ainvoke(ASKED, THREAD, context=CONTEXT)
-    (shown,) = found["__interrupt__"]
+async def interrupted(graph: Any) -> dict[str, Any]:
+    """The value of the interrupt, which a person is shown."""
+    state = await graph.ainvoke(ASKED, THREAD, context=CONTEXT)
+    (shown,) = state["__interrupt__"]
     assert (await graph.aget_state(THREAD)).next == ("review",)
     return dict(shown.value)
 
 
 async def nodes(graph: Any) -> list[str]:
     """The steps of the thread so far, outer ones alone, in their order."""
-    history = [one async for one in graph.aget_state_history(THREAD)]
-    return [name for one in reversed(history) for name in one.next if name != "__start__"]
+    history = [snapshot async for snapshot in graph.aget_state_history(THREAD)]
+    return [name for snapshot in reversed(history) for name in snapshot.next if name != "__start__"]
 
 
 async def test_a_certain_answer_is_not_shown() -> None:
     graph = machine(Reader())
-    found = await graph.ainvoke(ASKED, THREAD, context=CONTEXT)
-    assert "__interrupt__" not in found
-    assert (found["answer"], found["certain"], found["decisions"]) == ("the Lune", True, [])
-    assert await nodes(graph) == ["begin", "dense"]
+    state = await graph.ainvoke(ASKED, THREAD, context=CONTEXT)
+    assert "__interrupt__" not in state
+    assert (state["answer"], state["certain"], state["decisions"]) == ("the Lune", True, [])
+    assert await nodes(graph) == ["begin_review", "dense"]
 
 
 async def test_an_uncertain_answer_is_shown_with_its_evidence_and_accepted() -> None:
     graph = machine()
-    shown = await stopped(graph)
+    shown = await interrupted(graph)
     assert shown["question"] == QUESTION
     assert shown["dse"] > 0.2
     assert len(shown["evidence"]) == 3
     assert shown["decide"]["action"] == "accept, answer or stop"
     assert json.loads(json.dumps(shown)) == shown
-    found = await graph.ainvoke(Command(resume={"action": "accept"}), THREAD, context=CONTEXT)
-    assert (found["answer"], found["certain"]) == (shown["answer"], False)
-    assert found["decisions"] == [{"action": "accept"}]
-    assert await nodes(graph) == ["begin", "dense", "review"]
+    state = await graph.ainvoke(Command(resume={"action": "accept"}), THREAD, context=CONTEXT)
+    assert (state["answer"], state["certain"]) == (shown["answer"], False)
+    assert state["decisions"] == [{"action": "accept"}]
+    assert await nodes(graph) == ["begin_review", "dense", "review"]
 
 
 async def test_a_person_stops_the_run() -> None:
     graph = machine()
-    await stopped(graph)
-    found = await graph.ainvoke(Command(resume="stop"), THREAD, context=CONTEXT)
-    assert found["answer"] == ""
-    assert found["warnings"] == ["A person stopped the run: there is no answer."]
+    await interrupted(graph)
+    state = await graph.ainvoke(Command(resume="stop"), THREAD, context=CONTEXT)
+    assert state["answer"] == ""
+    assert state["warnings"] == ["A person stopped the run: there is no answer."]
 
 
 async def test_an_answer_from_other_chunks_is_measured_and_given_if_it_is_certain() -> None:
     graph = machine()
-    await stopped(graph)
+    await interrupted(graph)
     before = (await graph.aget_state(THREAD)).values["usage"]["calls"]
-    found = await graph.ainvoke(Command(resume={"action": "answer", "chunks": SURE}), THREAD, context=CONTEXT)
-    assert "__interrupt__" not in found
-    assert (found["answer"], found["certain"], found["dse"]) == ("the Lune", True, 0)
-    assert [chunk["text"] for chunk in found["evidence"]] == SURE
-    assert found["usage"]["calls"] > before
-    assert await nodes(graph) == ["begin", "dense", "review", "measure"]
+    state = await graph.ainvoke(Command(resume={"action": "answer", "chunks": SURE}), THREAD, context=CONTEXT)
+    assert "__interrupt__" not in state
+    assert (state["answer"], state["certain"], state["dse"]) == ("the Lune", True, 0)
+    assert state["uncertainty"] == {"signal": "DSE", "value": 0.0, "threshold": 0.2}
+    assert [chunk["text"] for chunk in state["evidence"]] == SURE
+    assert state["usage"]["calls"] > before
+    assert await nodes(graph) == ["begin_review", "dense", "review", "measure_given_chunks"]
 
 
 async def test_an_answer_that_wavers_again_is_shown_again() -> None:
     graph = machine()
-    await stopped(graph)
+    await interrupted(graph)
     given: Any = {"action": "answer", "chunks": ["one", {"id": "x", "text": "two"}]}
-    found = await graph.ainvoke(Command(resume=given), THREAD, context=CONTEXT)
-    (shown,) = found["__interrupt__"]
+    state = await graph.ainvoke(Command(resume=given), THREAD, context=CONTEXT)
+    (shown,) = state["__interrupt__"]
     assert [chunk["text"] for chunk in shown.value["evidence"]] == ["one", "two"]
-    found = await graph.ainvoke(Command(resume={"action": "accept"}), THREAD, context=CONTEXT)
-    assert [one["action"] for one in found["decisions"]] == ["answer", "accept"]
-    assert await nodes(graph) == ["begin", "dense", "review", "measure", "review"]
+    state = await graph.ainvoke(Command(resume={"action": "accept"}), THREAD, context=CONTEXT)
+    assert [decision["action"] for decision in state["decisions"]] == ["answer", "accept"]
+    assert await nodes(graph) == ["begin_review", "dense", "review", "measure_given_chunks", "review"]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("reply", "problem"),
     [
         ("yes", "accept, answer or stop"),
         ({"action": "go on"}, "accept, answer or stop"),
-        ({"action": "answer"}, "give them"),
+        ({"action": "answer"}, "give the chunks"),
         ({"action": "answer", "chunks": [" "]}, "Chunk 1 has no text"),
-        ({"action": "answer", "chunks": "text"}, "The chunks are no list"),
+        ({"action": "answer", "chunks": "text"}, "The chunks are not a list"),
     ],
 )
-async def test_a_decision_that_cannot_be_followed_is_asked_for_again(given: Any, said: str) -> None:
+async def test_a_decision_that_cannot_be_followed_is_asked_for_again(reply: Any, problem: str) -> None:
     graph = machine()
-    await stopped(graph)
-    found = await graph.ainvoke(Command(resume=given), THREAD, context=CONTEXT)
-    (shown,) = found["__interrupt__"]
-    assert said in shown.value["problem"]
-    found = await graph.ainvoke(Command(resume={"action": "accept"}), THREAD, context=CONTEXT)
-    assert found["decisions"] == [{"action": "accept"}]
+    await interrupted(graph)
+    state = await graph.ainvoke(Command(resume=reply), THREAD, context=CONTEXT)
+    (shown,) = state["__interrupt__"]
+    assert problem in shown.value["problem"]
+    state = await graph.ainvoke(Command(resume={"action": "accept"}), THREAD, context=CONTEXT)
+    assert state["decisions"] == [{"action": "accept"}]
 
 
 async def test_a_threads_next_question_begins_anew() -> None:
     graph = machine()
-    await stopped(graph)
+    await interrupted(graph)
     await graph.ainvoke(Command(resume={"action": "answer", "chunks": SURE}), THREAD, context=CONTEXT)
-    shown = await stopped(graph)
+    shown = await interrupted(graph)
     assert len(shown["evidence"]) == 3, "the chunks of the question before are not taken again"
     assert (await graph.aget_state(THREAD)).values["decisions"] == []
 
@@ -130,13 +131,13 @@ async def test_a_threads_next_question_begins_anew() -> None:
 def test_it_waits_and_goes_on_without_an_event_loop_too() -> None:
     graph = machine()
     assert "__interrupt__" in graph.invoke(ASKED, THREAD, context=CONTEXT)
-    found = graph.invoke(Command(resume={"action": "accept"}), THREAD, context=CONTEXT)
-    assert found["decisions"] == [{"action": "accept"}]
+    state = graph.invoke(Command(resume={"action": "accept"}), THREAD, context=CONTEXT)
+    assert state["decisions"] == [{"action": "accept"}]
 
 
 def test_the_one_of_dense_rag_is_there_and_others_are_refused() -> None:
-    assert {"begin", "dense_rag", "review", "measure"} <= set(reviewed.dense_rag.get_graph().nodes)
-    with pytest.raises(UserFault, match="df_rag does not say how certain its answer is: review dense or dense_rag"):
+    assert {"begin_review", "dense_rag", "review", "measure_given_chunks"} <= set(reviewed.dense_rag.get_graph().nodes)
+    with pytest.raises(UserFault, match="df_rag does not say whether its answer is certain: review dense or dense_rag"):
         reviewed.build("df_rag")
     with pytest.raises(UserFault, match="The question is empty"):
         machine().invoke({"question": " "}, THREAD)

@@ -1,4 +1,4 @@
-"""SeaKR's machine: against a straight line, by hand, and through every branch with scripted models."""
+"""SeaKR: against a reference implementation, against values by hand, and through every branch with scripted models."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 from dubito.errors import CapabilityMissing, ContextOverflow, ContractFault, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import seakr, wiring
+from dubito.graphs.seakr import STRATEGIES
 from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, Token, Tokens
-from dubito.models.resources import Resources
 from dubito.nodes.thresholds import BUILT_IN
-from dubito.prompts.reasoning import ENDING
+from dubito.prompts.reasoning_examples import ENDING
+from dubito.resources.resources import Resources
 from dubito.state.seakr import NEEDS, SeaKRContext, SeaKROutput
 from dubito.tests.graphs import seakr_reference as reference
 from dubito.tests.scripted import (
@@ -41,9 +42,10 @@ from pydantic import ValidationError
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
-STEP = ["pseudo_generate", "append"]
-BOTH = ["conclude+reason_over_knowledge", "choose"]
-UNMEASURED = "The uncertainty of a step could not be measured; it counts as the highest."
+STEP = ["pseudo_generate", "append_rationale"]
+BOTH = ["reason_over_knowledge+reason_over_rationales", "choose_strategy"]
+FROM_RATIONALES = ["reason_over_rationales", "choose_strategy"]
+NOT_MEASURED = "The uncertainty of a step could not be measured; it counts as the highest."
 
 WHO, WHERE, RIVER = "The founder is Ada.", "Ada was born in Kirkby.", "The Lune flows past Kirkby."
 LAST = "So the final answer is: the Lune."
@@ -55,30 +57,30 @@ SURE, UNSURE = -6.5, -5.5
 
 
 def searched(snippets: int = 3) -> list[str]:
-    """The path of a step for which something is looked up."""
+    """The path of a step that retrieves."""
     tried = {0: [], 1: ["try_snippet"]}.get(snippets, [f"try_snippet*{snippets}"])
-    return ["pseudo_generate", "query", "search", *tried, "rerank", "append"]
+    return ["pseudo_generate", "formulate_query", "search_snippets", *tried, "rerank_snippets", "append_rationale"]
 
 
 def through(*sentences: str | Completion) -> Callable[[Sequence[str], Sequence[str]], str | Completion]:
-    """One sentence after the other, whatever is shown."""
-    return lambda shown, said: sentences[len(said)]
+    """One sentence after the other, whichever documents are shown."""
+    return lambda shown, rationales: sentences[len(rationales)]
 
 
 def by(levels: Mapping[tuple[int, str | None], float | None], **kinds: float | None) -> Any:
-    """U by the number of sentences so far and the last document shown, SURE where none is told; else by kind."""
+    """U by kind, else by the number of rationales and the last document shown, else SURE."""
 
-    def uncertainty(kind: str, shown: Sequence[str], said: Sequence[str]) -> float | None:
+    def uncertainty(kind: str, shown: Sequence[str], rationales: Sequence[str]) -> float | None:
         if kind in kinds:
             return kinds[kind]
-        return levels.get((len(said), shown[-1] if shown else None), SURE)
+        return levels.get((len(rationales), shown[-1] if shown else None), SURE)
 
     return uncertainty
 
 
 @dataclass
 class Ran:
-    """A finished run, and what it ran with."""
+    """A finished run, its model and its retriever."""
 
     state: dict[str, Any]
     path: list[str]
@@ -100,62 +102,63 @@ class Ran:
     def evidence(self) -> list[str]:
         return [chunk["id"] for chunk in self.state["evidence"]]
 
-    def conclusion(self, strategy: str) -> dict[str, Any]:
-        [found] = [one for one in self.state["conclusions"] if one["strategy"] == strategy]
-        return dict(found)
+    def answer_of(self, strategy: str) -> dict[str, Any]:
+        [answer] = [answer for answer in self.state["strategy_answers"] if answer["strategy"] == strategy]
+        return dict(answer)
 
 
 def machine(
     llm: Reasoner,
-    found: Callable[[str], Sequence[str]] = lambda query: FOUND,
+    search: Callable[[str], Sequence[str]] = lambda query: FOUND,
     *,
     retriever: ListedRetriever | None = None,
     judge: ScriptedJudge | None = None,
     **compile_with: Any,
 ) -> Any:
-    opened = Resources(llm, ScriptedEncoder(), retriever or ListedRetriever(found), judge=judge or ScriptedJudge())
+    opened = Resources(llm, ScriptedEncoder(), retriever or ListedRetriever(search), judge=judge or ScriptedJudge())
     return seakr.build(opened).compile(name="seakr", **compile_with)
 
 
-SET = {"threshold": "-6", "samples": 2}
+SET = {"retrieval_threshold": "-6", "samples": 2}
 
 
 async def run(
     llm: Reasoner,
-    found: Callable[[str], Sequence[str]] = lambda query: FOUND,
+    search: Callable[[str], Sequence[str]] = lambda query: FOUND,
     judge: ScriptedJudge | None = None,
     **context: Any,
 ) -> Ran:
-    retriever, judge = ListedRetriever(found), judge or ScriptedJudge()
+    retriever, judge = ListedRetriever(search), judge or ScriptedJudge()
     graph = machine(llm, retriever=retriever, judge=judge)
-    state, path, inner = await walk(graph, {"question": QUESTION}, {**SET, **context})
+    state, path, inner = await walk(graph, {"question": QUESTION}, SeaKRContext.unchecked({**SET, **context}))
     assert inner == []
     assert json.loads(json.dumps(state, allow_nan=False)) == state
     rationales = [step["rationale"] for step in state["steps"]]
-    dropped = state["ended"] in {"repeated", "nothing_found"}
+    dropped = state["stop_reason"] in {"step_repeated", "step_empty"}
     return Ran({**state, "rationales": rationales[: len(rationales) - dropped]}, path, llm, retriever, judge)
 
 
-# --- when something is looked up ---
+# --- when it retrieves ---
 
 
-async def test_a_model_that_is_certain_looks_nothing_up() -> None:
+async def test_a_certain_model_retrieves_nothing() -> None:
     ran = await run(Reasoner(step=through(WHO, WHERE, LAST)))
-    assert ran.path == ["prepare", *STEP * 3, "conclude", "choose"]
+    assert ran.path == ["prepare", *STEP * 3, *FROM_RATIONALES]
     assert ran.retriever.asked == []
     assert ran.rationales == [WHO, WHERE, LAST]
-    assert (ran.state["answer"], ran.state["strategy"], ran.state["ended"]) == ("the Lune", "rationales", "answered")
+    assert (ran.state["answer"], ran.state["strategy"]) == ("the Lune", "rationales")
+    assert ran.state["stop_reason"] == "answered"
     assert (ran.evidence, ran.state["warnings"], ran.state["threshold"]) == ([], [], -6.0)
-    assert [one.rationales for one in ran.llm.of("step")] == [(), (WHO,), (WHO, WHERE)]
+    assert [call.rationales for call in ran.llm.of("step")] == [(), (WHO,), (WHO, WHERE)]
     for step in ran.steps:
         assert (step["query"], step["attempts"], step["chunk_id"]) == (None, [], None)
         assert step["uncertainty"] == step["draft"]["uncertainty"] == pytest.approx(SURE)
     assert ran.llm.of("end") == []
 
 
-async def test_a_model_that_is_uncertain_looks_it_up_and_tries_three_snippets() -> None:
+async def test_an_uncertain_model_retrieves_and_tries_three_snippets() -> None:
     llm = Reasoner(
-        step=lambda shown, said: [f"The founder is {shown[-1] if shown else 'Bo'}.", LAST][len(said)],
+        step=lambda shown, rationales: [f"The founder is {shown[-1] if shown else 'Bo'}.", LAST][len(rationales)],
         uncertainty=by({(0, None): UNSURE, (0, "a"): -5.7, (0, "b"): -6.2, (0, "c"): -5.8}, whole=-5),
     )
     ran = await run(llm)
@@ -164,22 +167,22 @@ async def test_a_model_that_is_uncertain_looks_it_up_and_tries_three_snippets() 
     [first, last] = ran.steps
     assert (first["draft"]["rationale"], first["rationale"]) == ("The founder is Bo.", "The founder is b.")
     assert first["draft"]["uncertainty"] == pytest.approx(UNSURE)
-    tried = {one["chunk_id"]: one["uncertainty"] for one in first["attempts"]}
+    tried = {attempt["chunk_id"]: attempt["uncertainty"] for attempt in first["attempts"]}
     assert tried == {"a": pytest.approx(-5.7), "b": pytest.approx(-6.2), "c": pytest.approx(-5.8)}
-    assert [one["rationale"] for one in first["attempts"]] == [f"The founder is {name}." for name in "abc"]
+    assert [attempt["rationale"] for attempt in first["attempts"]] == [f"The founder is {name}." for name in "abc"]
     assert (first["chunk_id"], first["query"]) == ("b", "founder Bo")
     assert first["uncertainty"] == pytest.approx(-6.2), "U with the snippet, not that of the draft"
     assert (last["chunk_id"], last["attempts"], last["query"]) == (None, [], None)
     assert ran.evidence == ["b"]
     # what was kept stays in the prompt
-    assert [(one.shown, one.rationales) for one in ran.llm.of("step")][-1] == (("b",), ("The founder is b.",))
+    assert [(call.shown, call.rationales) for call in ran.llm.of("step")][-1] == (("b",), ("The founder is b.",))
 
 
 @pytest.mark.parametrize(("threshold", "looks"), [("-5.5001", True), ("-5.4999", False), ("-100", True), (0, False)])
 async def test_the_threshold_decides(threshold: Any, looks: bool) -> None:
     llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE}))
-    ran = await run(llm, threshold=threshold, max_docs=1)
-    assert ("search" in ran.path) == looks
+    ran = await run(llm, retrieval_threshold=threshold, max_docs=1)
+    assert ("search_snippets" in ran.path) == looks
     assert ran.state["threshold"] == float(threshold)
 
 
@@ -187,19 +190,19 @@ async def test_u_at_the_threshold_is_not_above_it() -> None:
     def measured(ran: Ran) -> float:
         return float(ran.steps[0]["draft"]["uncertainty"])
 
-    exact = measured(await run(Reasoner(), threshold=10))
-    assert "query" not in (await run(Reasoner(), threshold=repr(exact))).path
-    assert "query" in (await run(Reasoner(), threshold=repr(math.nextafter(exact, -math.inf)))).path
+    exact = measured(await run(Reasoner(), retrieval_threshold=10))
+    assert "formulate_query" not in (await run(Reasoner(), retrieval_threshold=repr(exact))).path
+    assert "formulate_query" in (await run(Reasoner(), retrieval_threshold=repr(math.nextafter(exact, -math.inf)))).path
 
 
 @pytest.mark.parametrize("empty", ["", "  ", "\n", "...", "1. "])
-async def test_where_nothing_is_written_something_is_looked_up(empty: str) -> None:
-    llm = Reasoner(step=lambda shown, said: LAST if shown else empty)
+async def test_an_empty_step_retrieves(empty: str) -> None:
+    llm = Reasoner(step=lambda shown, rationales: LAST if shown else empty)
     ran = await run(llm)
     assert ran.path[:-2] == ["prepare", *searched()]
     assert ran.steps[0]["draft"]["rationale"] == ""
     assert ran.retriever.asked == ["river flows past birthplace founder"]
-    assert (ran.state["answer"], ran.state["ended"]) == ("the Lune", "answered")
+    assert (ran.state["answer"], ran.state["stop_reason"]) == ("the Lune", "answered")
 
 
 async def introspected(texts: Sequence[str], rows: Any, k: int) -> Introspection:
@@ -210,7 +213,7 @@ async def introspected(texts: Sequence[str], rows: Any, k: int) -> Introspection
 
 @dataclass
 class Sampler(Reasoner):
-    """Its samples' texts and states are the same for every prompt."""
+    """A model that gives the same samples and states for every prompt."""
 
     texts: Sequence[str] = ()
     rows: Any = ()
@@ -225,171 +228,176 @@ class Sampler(Reasoner):
 @pytest.mark.parametrize("texts", [["", "", ""], ["x", " ", ""], ["", "\n", "x"]])
 async def test_u_of_too_few_samples_is_unknown_and_counts_as_the_highest(texts: list[str]) -> None:
     rows = [[1.0, -1.0]] * 3
-    ran = await run(Sampler(step=through(WHO, LAST), texts=texts, rows=rows), samples=3, threshold=1e6, max_docs=1)
+    ran = await run(
+        Sampler(step=through(WHO, LAST), texts=texts, rows=rows), samples=3, retrieval_threshold=1e6, max_docs=1
+    )
     assert ran.path == ["prepare", *searched(), *BOTH]
     assert ran.steps[0]["draft"]["uncertainty"] is None
-    assert [one["uncertainty"] for one in ran.steps[0]["attempts"]] == [None] * 3
-    assert ran.state["warnings"] == [UNMEASURED]
+    assert [attempt["uncertainty"] for attempt in ran.steps[0]["attempts"]] == [None] * 3
+    assert ran.state["warnings"] == [NOT_MEASURED]
     assert ran.evidence == ["a"], "of unknown ones the first"
 
 
 async def test_empty_samples_are_left_out() -> None:
     # two rows of squared norm 2: ((2 - 1) log α + log(α + 2·2)) / 2, whatever the third one is
     rows = [[1.0, -1.0], [1e9, -7.0], [1.0, -1.0]]
-    ran = await run(Sampler(step=through(LAST), texts=["x", "", "y"], rows=rows), samples=3, threshold=1e6)
+    ran = await run(Sampler(step=through(LAST), texts=["x", "", "y"], rows=rows), samples=3, retrieval_threshold=1e6)
     assert ran.steps[0]["uncertainty"] == pytest.approx((math.log(1e-3) + math.log(1e-3 + 4)) / 2, rel=1e-9)
 
 
-# --- how the loop ends ---
+# --- how the reasoning ends ---
 
 
-async def test_a_query_that_was_searched_for_ends_the_loop() -> None:
+async def test_a_repeated_query_ends_the_reasoning() -> None:
     # the second step's draft has one word that it is sure of, the first one's
     drafts = [doubted("The founder is Bo.", Bo=0.2), doubted("Its founder was Al.", Its=0.2, Al=0.3)]
-    llm = Reasoner(step=lambda shown, said: WHO if shown and not said else drafts[len(said)], end=lambda said: "Ada")
-    llm.uncertainty = lambda kind, shown, said: UNSURE
+    llm = Reasoner(
+        step=lambda shown, rationales: WHO if shown and not rationales else drafts[len(rationales)],
+        end=lambda rationales: "Ada",
+    )
+    llm.uncertainty = lambda kind, shown, rationales: UNSURE
     ran = await run(llm)
-    assert ran.path == ["prepare", *searched(), "pseudo_generate", "query", *BOTH]
+    assert ran.path == ["prepare", *searched(), "pseudo_generate", "formulate_query", *BOTH]
     assert ran.retriever.asked == ["founder"]
-    assert (ran.state["ended"], ran.rationales, ran.evidence) == ("query_repeated", [WHO], ["a"])
+    assert (ran.state["stop_reason"], ran.rationales, ran.evidence) == ("query_repeated", [WHO], ["a"])
     assert len(ran.steps) == 1
     assert ran.llm.of("end")[0].rationales == (WHO,)
 
 
-async def test_the_same_query_at_once_cannot_be_and_nothing_kept_leaves_one_strategy() -> None:
+async def test_a_query_repeated_after_a_search_in_vain_leaves_one_strategy() -> None:
     llm = Reasoner(step=through(WHO, doubted("Its founder was Ada.", Its=0.1)))
-    llm.uncertainty = lambda kind, shown, said: UNSURE
-    ran = await run(llm, found=lambda query: [])
-    assert ran.path == ["prepare", *searched(0), "pseudo_generate", "query", "conclude", "choose"]
-    assert (ran.state["ended"], ran.rationales, ran.evidence) == ("query_repeated", [WHO], [])
+    llm.uncertainty = lambda kind, shown, rationales: UNSURE
+    ran = await run(llm, search=lambda query: [])
+    assert ran.path == ["prepare", *searched(0), "pseudo_generate", "formulate_query", *FROM_RATIONALES]
+    assert (ran.state["stop_reason"], ran.rationales, ran.evidence) == ("query_repeated", [WHO], [])
     assert ran.state["warnings"] == ["Nothing new was found for 'founder Ada'; the step is written without it."]
 
 
 @pytest.mark.parametrize("max_docs", [1, 2, 3])
-async def test_the_documents_are_spent(max_docs: int) -> None:
-    llm = Reasoner(step=through(WHO, WHERE, RIVER, LAST), end=lambda said: "the Lune")
+async def test_it_stops_at_max_docs(max_docs: int) -> None:
+    llm = Reasoner(step=through(WHO, WHERE, RIVER, LAST), end=lambda rationales: "the Lune")
     llm.uncertainty = by({(0, None): UNSURE, (1, "a"): UNSURE, (2, "b"): UNSURE}, whole=UNSURE)
     ran = await run(llm, max_docs=max_docs)
     assert ran.path == ["prepare", *searched() * max_docs, *BOTH]
-    assert (ran.state["ended"], ran.evidence) == ("max_docs", ["a", "b", "c"][:max_docs])
+    assert (ran.state["stop_reason"], ran.evidence) == ("max_docs", ["a", "b", "c"][:max_docs])
     assert ran.rationales == [WHO, WHERE, RIVER][:max_docs]
-    assert [one.rationales for one in ran.llm.of("end")] == [tuple(ran.rationales)]
+    assert [call.rationales for call in ran.llm.of("end")] == [tuple(ran.rationales)]
     assert ran.llm.of("end")[0].shown == ()
 
 
-async def test_the_last_document_may_bring_the_answer() -> None:
+async def test_the_step_with_the_last_snippet_may_answer() -> None:
     ran = await run(Reasoner(step=through(LAST), uncertainty=by({(0, None): UNSURE})), max_docs=1)
-    assert ran.state["ended"] == "answered"
+    assert ran.state["stop_reason"] == "answered"
 
 
 @pytest.mark.parametrize("max_steps", [1, 2, 3])
-async def test_the_steps_are_spent(max_steps: int) -> None:
-    ran = await run(Reasoner(step=through(WHO, WHERE, RIVER), end=lambda said: "the Lune"), max_steps=max_steps)
-    assert ran.path == ["prepare", *STEP * max_steps, "conclude", "choose"]
-    assert (ran.state["ended"], ran.state["answer"]) == ("max_steps", "the Lune")
-    assert [one.rationales for one in ran.llm.of("end")] == [(WHO, WHERE, RIVER)[:max_steps]]
+async def test_it_stops_at_max_steps(max_steps: int) -> None:
+    ran = await run(Reasoner(step=through(WHO, WHERE, RIVER), end=lambda rationales: "the Lune"), max_steps=max_steps)
+    assert ran.path == ["prepare", *STEP * max_steps, *FROM_RATIONALES]
+    assert (ran.state["stop_reason"], ran.state["answer"]) == ("max_steps", "the Lune")
+    assert [call.rationales for call in ran.llm.of("end")] == [(WHO, WHERE, RIVER)[:max_steps]]
 
 
 @pytest.mark.parametrize("again", [WHO, "the founder is: ADA", "Founder is Ada!"])
-async def test_a_step_that_says_what_an_earlier_one_said_ends_the_loop(again: str) -> None:
+async def test_a_repeated_step_ends_the_reasoning(again: str) -> None:
     levels = by({(0, None): -6.5, (1, None): -6.3, (2, None): -6.1})
     ran = await run(Reasoner(step=through(WHO, WHERE, again), uncertainty=levels))
-    assert ran.path == ["prepare", *STEP * 3, "conclude", "choose"]
-    assert (ran.state["ended"], ran.rationales) == ("repeated", [WHO, WHERE])
+    assert ran.path == ["prepare", *STEP * 3, *FROM_RATIONALES]
+    assert (ran.state["stop_reason"], ran.rationales) == ("step_repeated", [WHO, WHERE])
     assert ran.llm.of("end")[0].rationales == (WHO, WHERE), "it is not added"
     assert ran.steps[2]["rationale"] == again
-    assert ran.conclusion("rationales")["uncertainty"] == pytest.approx(-6.4), "nor does its U count"
-    assert ran.conclusion("rationales")["reasoning"] == f"{WHO} {WHERE}"
+    assert ran.answer_of("rationales")["uncertainty"] == pytest.approx(-6.4), "nor does its U count"
+    assert ran.answer_of("rationales")["reasoning"] == f"{WHO} {WHERE}"
 
 
 async def test_a_step_that_is_repeated_with_a_snippet_too() -> None:
     llm = Reasoner(step=through(WHO, WHO), uncertainty=by({(1, None): UNSURE, (1, "a"): -6.9}))
     ran = await run(llm)
     assert ran.path == ["prepare", *STEP, *searched(), *BOTH]
-    assert (ran.state["ended"], ran.rationales, ran.evidence) == ("repeated", [WHO], ["a"])
+    assert (ran.state["stop_reason"], ran.rationales, ran.evidence) == ("step_repeated", [WHO], ["a"])
 
 
-async def test_where_nothing_is_found_the_draft_stands() -> None:
-    ran = await run(Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE})), found=lambda query: [])
-    assert ran.path == ["prepare", *searched(0), *STEP, "conclude", "choose"]
-    assert (ran.rationales, ran.state["ended"], ran.evidence) == ([WHO, LAST], "answered", [])
+async def test_if_nothing_is_found_the_draft_stands() -> None:
+    ran = await run(Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE})), search=lambda query: [])
+    assert ran.path == ["prepare", *searched(0), *STEP, *FROM_RATIONALES]
+    assert (ran.rationales, ran.state["stop_reason"], ran.evidence) == ([WHO, LAST], "answered", [])
     first = ran.steps[0]
     assert (first["query"], first["attempts"], first["chunk_id"]) == ("founder Ada", [], None)
     assert first["uncertainty"] == pytest.approx(UNSURE)
     assert ran.state["warnings"] == ["Nothing new was found for 'founder Ada'; the step is written without it."]
 
 
-async def test_where_nothing_is_found_and_nothing_was_written_the_run_ends() -> None:
-    ran = await run(Reasoner(step=through(WHO, ""), end=lambda said: "Ada"), found=lambda query: [])
-    assert ran.path == ["prepare", *STEP, *searched(0), "conclude", "choose"]
-    assert (ran.state["ended"], ran.rationales, ran.state["answer"]) == ("nothing_found", [WHO], "Ada")
+async def test_an_empty_step_without_a_snippet_ends_the_reasoning() -> None:
+    ran = await run(Reasoner(step=through(WHO, ""), end=lambda rationales: "Ada"), search=lambda query: [])
+    assert ran.path == ["prepare", *STEP, *searched(0), *FROM_RATIONALES]
+    assert (ran.state["stop_reason"], ran.rationales, ran.state["answer"]) == ("step_empty", [WHO], "Ada")
     assert ran.llm.of("end")[0].rationales == (WHO,)
 
 
-async def test_where_nothing_was_ever_written_the_answer_is_asked_for_all_the_same() -> None:
-    ran = await run(Reasoner(step=through(""), end=lambda said: "Ada"), found=lambda query: [])
-    assert (ran.state["ended"], ran.state["answer"]) == ("nothing_found", "Ada")
+async def test_without_any_rationale_the_answer_is_asked_for() -> None:
+    ran = await run(Reasoner(step=through(""), end=lambda rationales: "Ada"), search=lambda query: [])
+    assert (ran.state["stop_reason"], ran.state["answer"]) == ("step_empty", "Ada")
     assert ran.llm.of("end")[0].rationales == ()
-    assert ran.conclusion("rationales")["uncertainty"] is None
-    assert ran.conclusion("rationales")["reasoning"] == ""
+    assert ran.answer_of("rationales")["uncertainty"] is None
+    assert ran.answer_of("rationales")["reasoning"] == ""
 
 
-async def test_where_nothing_is_written_with_any_snippet_the_run_ends() -> None:
-    ran = await run(Reasoner(step=lambda shown, said: ""))
-    assert ran.path == ["prepare", *searched(), "conclude", "choose"]
-    assert (ran.state["ended"], ran.evidence, ran.rationales) == ("nothing_found", [], [])
+async def test_steps_that_are_empty_with_every_snippet_end_the_reasoning() -> None:
+    ran = await run(Reasoner(step=lambda shown, rationales: ""))
+    assert ran.path == ["prepare", *searched(), *FROM_RATIONALES]
+    assert (ran.state["stop_reason"], ran.evidence, ran.rationales) == ("step_empty", [], [])
 
 
-async def test_where_snippets_lead_to_nothing_the_draft_stands() -> None:
-    llm = Reasoner(step=lambda shown, said: "" if shown else LAST if said else WHO)
+async def test_if_no_snippet_leads_to_a_step_the_draft_stands() -> None:
+    llm = Reasoner(step=lambda shown, rationales: "" if shown else LAST if rationales else WHO)
     llm.uncertainty = by({(0, None): UNSURE})
     ran = await run(llm)
-    assert ran.path == ["prepare", *searched(), *STEP, "conclude", "choose"]
-    assert (ran.rationales, ran.evidence, ran.state["ended"]) == ([WHO, LAST], [], "answered")
+    assert ran.path == ["prepare", *searched(), *STEP, *FROM_RATIONALES]
+    assert (ran.rationales, ran.evidence, ran.state["stop_reason"]) == ([WHO, LAST], [], "answered")
     assert ran.steps[0]["chunk_id"] is None
-    assert ran.state["warnings"] == ["None of the snippets leads to a step; it stands as it was drafted."]
+    assert ran.state["warnings"] == ["No snippet leads to a step; the step stands as it was drafted."]
 
 
 @pytest.mark.parametrize("draft", [WHO, ""])
-async def test_without_documents_nothing_is_ever_looked_up(draft: str) -> None:
+async def test_with_max_docs_0_it_never_retrieves(draft: str) -> None:
     llm = Reasoner(step=through(draft, LAST))
-    llm.uncertainty = lambda kind, shown, said: None
+    llm.uncertainty = lambda kind, shown, rationales: None
     ran = await run(llm, max_docs=0)
-    assert ran.path == ["prepare", *STEP * (2 if draft else 1), "conclude", "choose"]
+    assert ran.path == ["prepare", *STEP * (2 if draft else 1), *FROM_RATIONALES]
     assert ran.retriever.asked == []
-    assert ran.state["ended"] == ("answered" if draft else "nothing_found")
+    assert ran.state["stop_reason"] == ("answered" if draft else "step_empty")
 
 
 # --- snippets ---
 
 
-async def test_a_snippet_that_holds_the_final_sentence_does_not_end_the_loop() -> None:
+async def test_a_snippet_that_holds_the_final_sentence_does_not_end_the_reasoning() -> None:
     trap = "So the final answer is: Bo."
     llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE}))
-    ran = await run(llm, found=lambda query: [trap])
+    ran = await run(llm, search=lambda query: [trap])
     assert ran.path == ["prepare", *searched(1), *STEP, *BOTH]
     assert (ran.rationales, ran.state["answer"], ran.evidence) == ([WHO, LAST], "the Lune", [trap])
 
 
-async def test_what_is_kept_is_not_tried_again() -> None:
+async def test_a_kept_snippet_is_not_tried_again() -> None:
     llm = Reasoner(step=through(WHO, WHERE, LAST))
     llm.uncertainty = by({(0, None): UNSURE, (1, "a"): UNSURE, (2, "b"): SURE}, whole=UNSURE)
     ran = await run(llm)
-    assert [[one["chunk_id"] for one in step["attempts"]] for step in ran.steps] == [
+    assert [[attempt["chunk_id"] for attempt in step["attempts"]] for step in ran.steps] == [
         ["a", "b", "c"],
         ["b", "c", "d"],
         [],
     ]
     assert ran.evidence == ["a", "b"]
-    assert [one.shown for one in ran.llm.of("step")] == [
+    assert [call.shown for call in ran.llm.of("step")] == [
         (), ("a",), ("b",), ("c",), ("a",), ("a", "b"), ("a", "c"), ("a", "d"), ("a", "b"),
     ]  # fmt: skip
 
 
-async def test_no_more_are_tried_where_what_is_kept_is_not_found_again() -> None:
+async def test_k_snippets_are_tried_though_more_are_searched_for() -> None:
     llm = Reasoner(step=through(WHO, WHERE, LAST), uncertainty=by({(0, None): UNSURE, (1, "a"): UNSURE}))
-    ran = await run(llm, found=lambda query: ["a", "b"] if "founder" in query else ["c", "d", "e"], k=2)
-    assert [[one["chunk_id"] for one in step["attempts"]] for step in ran.steps] == [["a", "b"], ["c", "d"], []]
+    ran = await run(llm, search=lambda query: ["a", "b"] if "founder" in query else ["c", "d", "e"], k=2)
+    assert [[attempt["chunk_id"] for attempt in step["attempts"]] for step in ran.steps] == [["a", "b"], ["c", "d"], []]
 
 
 @pytest.mark.parametrize(
@@ -407,21 +415,21 @@ async def test_no_more_are_tried_where_what_is_kept_is_not_found_again() -> None
 async def test_the_least_uncertain_snippet_is_kept_and_of_equals_the_first(levels: Any, kept: str) -> None:
     tried = dict(zip("abc", levels, strict=True))
     llm = Reasoner(step=through(WHO))
-    llm.uncertainty = lambda kind, shown, said: tried[shown[0]] if shown else UNSURE
+    llm.uncertainty = lambda kind, shown, rationales: tried[shown[0]] if shown else UNSURE
     ran = await run(llm, max_docs=1)
     assert ran.evidence == [ran.steps[0]["chunk_id"]] == [kept]
-    assert ran.state["warnings"] == ([UNMEASURED] if None in levels else [])
+    assert ran.state["warnings"] == ([NOT_MEASURED] if None in levels else [])
 
 
-async def test_a_snippet_with_which_nothing_is_written_is_kept_only_if_all_are_so() -> None:
-    llm = Reasoner(step=lambda shown, said: "" if shown == ("a",) else WHO)
-    llm.uncertainty = lambda kind, shown, said: {"a": -6.9, "b": -5.0, "c": -5.1}[shown[0]] if shown else UNSURE
+async def test_a_snippet_that_leads_to_an_empty_step_is_never_kept() -> None:
+    llm = Reasoner(step=lambda shown, rationales: "" if shown == ("a",) else WHO)
+    llm.uncertainty = lambda kind, shown, rationales: {"a": -6.9, "b": -5.0, "c": -5.1}[shown[0]] if shown else UNSURE
     ran = await run(llm, max_docs=1)
     assert ran.evidence == ["c"]
 
 
 @pytest.mark.parametrize("snippets", [1, 2, 3])
-async def test_snippets_are_tried_at_once(snippets: int) -> None:
+async def test_snippets_are_tried_in_parallel(snippets: int) -> None:
     llm = Reasoner(step=through(WHO), uncertainty=by({(0, None): UNSURE}), seconds=0.05)
     ran = await run(llm, k=snippets, max_docs=1)
     assert ran.path == ["prepare", *searched(snippets), *BOTH]
@@ -434,7 +442,7 @@ async def test_concurrency_bounds_the_model_calls() -> None:
     assert llm.under_way_at_most == 1
 
 
-async def test_the_query_leaves_out_what_the_model_is_unsure_of() -> None:
+async def test_the_query_leaves_out_uncertain_words() -> None:
     llm = Reasoner(step=through(doubted("The founder is Ada Bo of Kirkby.", Ada=0.89, Bo=0.91, founder=0.1), LAST))
     llm.uncertainty = by({(0, None): UNSURE})
     ran = await run(llm)
@@ -444,16 +452,16 @@ async def test_the_query_leaves_out_what_the_model_is_unsure_of() -> None:
     assert words["The"] == 1.0
 
 
-async def test_what_the_previous_sentence_says_stays_in_the_query() -> None:
+async def test_words_of_the_previous_sentence_stay_in_the_query() -> None:
     llm = Reasoner(step=through(WHO, doubted("Ada left Bo.", Ada=0.1, Bo=0.1), LAST))
     llm.uncertainty = by({(1, None): UNSURE})
     assert (await run(llm)).retriever.asked == ["Ada left"]
 
 
-@pytest.mark.parametrize(("word_doubt", "asked"), [(0.1, "Bo"), (0.5, "Al Bo"), (0.0, "Bo"), (1.0, "Al Bo Cy")])
-async def test_how_unsure_a_word_may_be(word_doubt: float, asked: str) -> None:
+@pytest.mark.parametrize(("word_uncertainty", "asked"), [(0.1, "Bo"), (0.5, "Al Bo"), (0.0, "Bo"), (1.0, "Al Bo Cy")])
+async def test_how_unsure_a_word_may_be(word_uncertainty: float, asked: str) -> None:
     llm = Reasoner(step=through(doubted("Al Bo Cy", Al=0.6, Cy=0.1)), uncertainty=by({(0, None): UNSURE}))
-    assert (await run(llm, word_doubt=word_doubt, max_docs=1)).retriever.asked == [asked]
+    assert (await run(llm, word_uncertainty=word_uncertainty, max_docs=1)).retriever.asked == [asked]
 
 
 # --- two strategies ---
@@ -469,7 +477,7 @@ async def test_the_less_uncertain_strategy_answers(whole: float | None, strategy
     ran = await run(llm)
     assert ran.path == ["prepare", *searched(), *STEP, *BOTH]
     assert (ran.state["strategy"], ran.state["answer"]) == (strategy, answer)
-    rationales, knowledge = ran.conclusion("rationales"), ran.conclusion("knowledge")
+    rationales, knowledge = ran.answer_of("rationales"), ran.answer_of("knowledge")
     assert rationales["uncertainty"] == pytest.approx(-6.6), "the mean of its steps, each with what was kept for it"
     assert knowledge["uncertainty"] == (None if whole is None else pytest.approx(whole))
     assert (rationales["answer"], rationales["reasoning"]) == ("the Lune", f"{WHO} {LAST}")
@@ -483,9 +491,9 @@ async def test_the_less_uncertain_strategy_answers(whole: float | None, strategy
 
 async def test_of_equally_uncertain_strategies_the_rationales_answer() -> None:
     llm = Reasoner(step=through(LAST), whole=lambda shown: "So the final answer is: the Wyre.")
-    llm.uncertainty = lambda kind, shown, said: UNSURE
+    llm.uncertainty = lambda kind, shown, rationales: UNSURE
     ran = await run(llm)
-    assert ran.conclusion("rationales")["uncertainty"] == ran.conclusion("knowledge")["uncertainty"]
+    assert ran.answer_of("rationales")["uncertainty"] == ran.answer_of("knowledge")["uncertainty"]
     assert (ran.state["strategy"], ran.state["answer"]) == ("rationales", "the Lune")
 
 
@@ -507,52 +515,56 @@ async def test_an_empty_or_unknown_answer_loses_whatever_its_u(
     by_rationales: str, by_knowledge: str, strategy: str, whole: float
 ) -> None:
     # an ending without an answer is asked for once more
-    llm = Reasoner(step=through(WHO), end=lambda said: by_knowledge if ENDING in said[-1] else by_rationales)
+    llm = Reasoner(
+        step=through(WHO), end=lambda rationales: by_knowledge if ENDING in rationales[-1] else by_rationales
+    )
     llm.whole = lambda shown: f"{ENDING} {by_knowledge}"
     llm.uncertainty = by({(0, None): UNSURE}, whole=whole)
     ran = await run(llm, max_docs=1)
     assert ran.state["strategy"] == strategy
-    said = by_rationales if strategy == "rationales" else by_knowledge
-    assert ran.state["answer"] == said.strip("*").removesuffix(".")
+    expected = by_rationales if strategy == "rationales" else by_knowledge
+    assert ran.state["answer"] == expected.strip("*").removesuffix(".")
     assert ran.state["warnings"] == []
 
 
 @pytest.mark.parametrize(("whole", "strategy"), [(-6.8, "knowledge"), (-6.2, "rationales")])
 async def test_two_answers_that_are_both_unknown(whole: float, strategy: str) -> None:
-    llm = Reasoner(step=through(WHO), end=lambda said: "unknown", whole=lambda shown: "The final answer is unknown.")
+    llm = Reasoner(
+        step=through(WHO), end=lambda rationales: "unknown", whole=lambda shown: "The final answer is unknown."
+    )
     llm.uncertainty = by({(0, None): UNSURE}, whole=whole)
     ran = await run(llm, max_docs=1)
     assert (ran.state["strategy"], ran.state["answer"]) == (strategy, "unknown")
 
 
 async def test_two_answers_that_are_both_empty() -> None:
-    llm = Reasoner(step=through(WHO), end=lambda said: " ", whole=lambda shown: "So the final answer is: ")
-    ran = await run(llm, threshold=-10, max_docs=1)
+    llm = Reasoner(step=through(WHO), end=lambda rationales: " ", whole=lambda shown: "So the final answer is: ")
+    ran = await run(llm, retrieval_threshold=-10, max_docs=1)
     assert (ran.state["answer"], ran.state["strategy"]) == ("", "rationales")
     assert ran.state["warnings"] == ["The model gave no final answer."]
 
 
 async def test_a_reasoning_over_knowledge_that_gives_no_answer_is_asked_for_it() -> None:
     llm = Reasoner(
-        step=through(LAST), whole=lambda shown: " Ada left. ", end=lambda said: "So the final answer is: Bo."
+        step=through(LAST), whole=lambda shown: " Ada left. ", end=lambda rationales: "So the final answer is: Bo."
     )
     llm.uncertainty = by({(0, None): UNSURE}, whole=-6.9)
     ran = await run(llm)
     assert (ran.state["strategy"], ran.state["answer"]) == ("knowledge", "Bo")
-    assert [one.rationales for one in ran.llm.of("end")] == [("Ada left.",)]
+    assert [call.rationales for call in ran.llm.of("end")] == [("Ada left.",)]
 
 
 async def test_an_empty_reasoning_over_knowledge_is_not_asked_further() -> None:
     llm = Reasoner(step=through(LAST), whole=lambda shown: " \n")
-    ran = await run(llm, threshold=-10)
-    assert (ran.conclusion("knowledge")["answer"], ran.state["strategy"]) == ("", "rationales")
+    ran = await run(llm, retrieval_threshold=-10)
+    assert (ran.answer_of("knowledge")["answer"], ran.state["strategy"]) == ("", "rationales")
     assert ran.llm.of("end") == []
 
 
 async def test_the_last_of_several_final_answers_on_a_line_counts() -> None:
-    llm = Reasoner(step=through(WHO), end=lambda said: "")
+    llm = Reasoner(step=through(WHO), end=lambda rationales: "")
     llm.whole = lambda shown: "So the final answer is: Bo. No. So the final answer is: Ada."
-    ran = await run(llm, threshold=-10, max_docs=1)
+    ran = await run(llm, retrieval_threshold=-10, max_docs=1)
     assert ran.state["answer"] == "Ada"
 
 
@@ -565,34 +577,59 @@ async def test_without_self_aware_reasoning() -> None:
         )
 
     for reasoning, node, answer in (
-        ("rationales", "conclude", "the Lune"),
+        ("rationales", "reason_over_rationales", "the Lune"),
         ("knowledge", "reason_over_knowledge", "the Wyre"),
     ):
         ran = await run(llm(), reasoning=reasoning)
-        assert ran.path == ["prepare", *searched(), *STEP, node, "choose"]
+        assert ran.path == ["prepare", *searched(), *STEP, node, "choose_strategy"]
         assert (ran.state["answer"], ran.state["strategy"]) == (answer, reasoning)
-        assert len(ran.state["conclusions"]) == 1
+        assert len(ran.state["strategy_answers"]) == 1
 
 
 async def test_knowledge_alone_where_none_was_kept() -> None:
     ran = await run(Reasoner(step=through(LAST)), reasoning="knowledge")
-    assert ran.path == ["prepare", *STEP, "conclude", "choose"]
+    assert ran.path == ["prepare", *STEP, *FROM_RATIONALES]
     assert (ran.state["answer"], ran.state["strategy"]) == ("the Lune", "rationales")
+
+
+# --- how sure it is ---
+
+
+def with_levels(*levels: float | None) -> Reasoner:
+    """A model with these U's at its steps, of which the last gives the answer."""
+    sentences = [WHO, WHERE, RIVER][: len(levels) - 1]
+    return Reasoner(step=through(*sentences, LAST), uncertainty=lambda kind, shown, rationales: levels[len(rationales)])
+
+
+async def test_its_uncertainty_is_the_highest_u_of_its_steps() -> None:
+    ran = await run(with_levels(-6.5, -6.2, -6.9), max_docs=0)
+    assert ran.state["uncertainty"] == {"signal": "highest U", "value": pytest.approx(-6.2), "threshold": -6.0}
+
+
+async def test_with_a_snippet_the_u_of_the_step_counts_and_not_that_of_the_draft() -> None:
+    llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE, (0, "a"): -6.3, (1, "a"): -6.9}))
+    ran = await run(llm, k=1)
+    assert ran.state["uncertainty"]["value"] == pytest.approx(-6.3)
+
+
+async def test_its_uncertainty_is_unknown_if_that_of_a_step_is() -> None:
+    ran = await run(with_levels(-6.5, None, -6.9), max_docs=0)
+    assert ran.state["uncertainty"] == {"signal": "highest U", "value": None, "threshold": -6.0}
 
 
 # --- ablations and simple questions ---
 
 
-async def test_without_self_aware_retrieval_something_is_looked_up_at_every_step() -> None:
+async def test_without_self_aware_retrieval_every_step_retrieves() -> None:
     llm = Reasoner(step=through(WHO, WHERE, RIVER))
     ran = await run(llm, self_aware_retrieval=False)
     assert ran.path == ["prepare", *searched() * 3, *BOTH]
-    assert (ran.state["ended"], ran.evidence) == ("max_docs", ["a", "b", "c"])
+    assert (ran.state["stop_reason"], ran.evidence) == ("max_docs", ["a", "b", "c"])
     assert [step["draft"]["uncertainty"] for step in ran.steps] == [None] * 3
     assert ran.state["warnings"] == []
     assert len(ran.llm.of("step")) == 3 * 4
     assert len(ran.llm.of("step", read=True)) == 3 * 3, "U of the draft is not measured"
-    assert ran.conclusion("rationales")["uncertainty"] == pytest.approx(SURE)
+    assert ran.answer_of("rationales")["uncertainty"] == pytest.approx(SURE)
 
 
 async def test_without_self_aware_reranking_only_the_first_snippet_is_tried() -> None:
@@ -603,31 +640,32 @@ async def test_without_self_aware_reranking_only_the_first_snippet_is_tried() ->
     assert ran.steps[0]["uncertainty"] == pytest.approx(-5.0)
 
 
-async def test_simple_questions_have_one_look_up_at_most() -> None:
+async def test_simple_questions_retrieve_once_at_most() -> None:
     llm = Reasoner(step=through(WHO), whole=lambda shown: "The final answer is: the Wyre.")
-    llm.uncertainty = lambda kind, shown, said: UNSURE
+    llm.uncertainty = lambda kind, shown, rationales: UNSURE
     ran = await run(llm, mode="simple")
-    assert ran.path == ["prepare", *searched(), "reason_over_knowledge", "choose"]
-    assert (ran.state["answer"], ran.state["strategy"], ran.state["ended"]) == ("the Wyre", "knowledge", "max_docs")
+    assert ran.path == ["prepare", *searched(), "reason_over_knowledge", "choose_strategy"]
+    assert (ran.state["answer"], ran.state["strategy"]) == ("the Wyre", "knowledge")
+    assert ran.state["stop_reason"] == "max_docs"
     assert ran.evidence == ["a"]
 
 
 async def test_simple_questions_that_the_model_is_certain_of() -> None:
     ran = await run(Reasoner(step=through(WHO, LAST)), mode="simple")
-    assert ran.path == ["prepare", *STEP * 2, "conclude", "choose"]
+    assert ran.path == ["prepare", *STEP * 2, *FROM_RATIONALES]
 
 
 async def test_simple_questions_without_documents() -> None:
     llm = Reasoner(step=through(LAST))
-    llm.uncertainty = lambda kind, shown, said: UNSURE
+    llm.uncertainty = lambda kind, shown, rationales: UNSURE
     assert (await run(llm, mode="simple", max_docs=0)).retriever.asked == []
 
 
 async def test_simple_questions_answered_from_rationales_alone() -> None:
-    llm = Reasoner(step=through(WHO), end=lambda said: "Ada")
-    llm.uncertainty = lambda kind, shown, said: UNSURE
+    llm = Reasoner(step=through(WHO), end=lambda rationales: "Ada")
+    llm.uncertainty = lambda kind, shown, rationales: UNSURE
     ran = await run(llm, mode="simple", reasoning="rationales")
-    assert ran.path == ["prepare", *searched(), "conclude", "choose"]
+    assert ran.path == ["prepare", *searched(), *FROM_RATIONALES]
 
 
 # --- how U is measured ---
@@ -639,7 +677,10 @@ async def test_simple_questions_answered_from_rationales_alone() -> None:
 async def test_u_of_equal_states(k: int, s: float, alpha: float) -> None:
     # one direction of squared norm 2s² for each of k rows: eigenvalues 2ks² and k − 1 times 0
     ran = await run(
-        Sampler(step=through(LAST), texts=["x"] * k, rows=[[s, -s]] * k), samples=k, alpha=alpha, threshold=1e6
+        Sampler(step=through(LAST), texts=["x"] * k, rows=[[s, -s]] * k),
+        samples=k,
+        alpha=alpha,
+        retrieval_threshold=1e6,
     )
     expected = ((k - 1) * math.log(alpha) + math.log(alpha + k * 2 * s * s)) / k
     assert ran.steps[0]["uncertainty"] == pytest.approx(expected, rel=1e-9)
@@ -648,7 +689,7 @@ async def test_u_of_equal_states(k: int, s: float, alpha: float) -> None:
 async def test_u_of_states_that_disagree() -> None:
     # centred rows (2, -2, 0) and (0, 2, -2): Gram [[8, -4], [-4, 8]] + α, determinant (8 + α)² − 16
     rows = [[3.0, -1.0, 1.0], [5.0, 7.0, 3.0]]
-    ran = await run(Sampler(step=through(LAST), texts=["x", "y"], rows=rows), threshold=1e6)
+    ran = await run(Sampler(step=through(LAST), texts=["x", "y"], rows=rows), retrieval_threshold=1e6)
     assert ran.steps[0]["uncertainty"] == pytest.approx(math.log(8.001**2 - 16) / 2, rel=1e-9)
 
 
@@ -658,11 +699,12 @@ def test_the_scripted_states_have_the_u_they_should() -> None:
         assert ((k - 1) * math.log(1e-3) + math.log(1e-3 + 2 * k * s * s)) / k == pytest.approx(u, rel=1e-6)
 
 
-async def test_what_is_asked_of_the_model_for_a_step() -> None:
+async def test_the_requests_of_a_step() -> None:
     llm = Reasoner(step=through(LAST))
     graph = machine(llm)
     context = {
-        "threshold": -6, "samples": 7, "temperature": 0.7, "top_p": 0.8, "top_k": 40, "max_step_tokens": 33, "layer": 9,
+        "retrieval_threshold": -6, "samples": 7, "temperature": 0.7, "top_p": 0.8, "top_k": 40, "layer": 9,
+        "max_step_tokens": 33,
     }  # fmt: skip
     await graph.ainvoke({"question": QUESTION}, context=context)
     samples = Sampling(n=7, temperature=0.7, top_p=0.8, top_k=40, max_tokens=33, stop=(".", "\n"))
@@ -673,17 +715,17 @@ async def test_what_is_asked_of_the_model_for_a_step() -> None:
     assert llm.layers == [9]
 
 
-async def test_what_is_asked_of_the_model_by_default() -> None:
+async def test_the_requests_with_default_settings() -> None:
     llm = Reasoner(step=through(WHO), uncertainty=by({(0, None): -4.0}))
-    await machine(llm).ainvoke({"question": QUESTION}, context={"max_docs": 1, "threshold": -5})
+    await machine(llm).ainvoke({"question": QUESTION}, context={"max_docs": 1, "retrieval_threshold": -5})
     greedy = Sampling(max_tokens=100, stop=("\n",), logprobs=True)
     samples = Sampling(n=20, temperature=1.0, top_p=0.9, top_k=50, max_tokens=100, stop=(".", "\n"))
-    assert {one.sampling for one in llm.of("step")} == {greedy}
-    assert {one.sampling for one in llm.of("step", read=True)} == {samples}
+    assert {call.sampling for call in llm.of("step")} == {greedy}
+    assert {call.sampling for call in llm.of("step", read=True)} == {samples}
     # a whole reasoning does not end with its first sentence
-    assert [one.sampling for one in llm.of("whole")] == [replace(greedy, max_tokens=200)]
-    assert [one.sampling for one in llm.of("whole", read=True)] == [replace(samples, stop=("\n",))]
-    assert [one.sampling for one in llm.of("end")] == [Sampling(max_tokens=64, stop=("\n",))]
+    assert [call.sampling for call in llm.of("whole")] == [replace(greedy, max_tokens=200)]
+    assert [call.sampling for call in llm.of("whole", read=True)] == [replace(samples, stop=("\n",))]
+    assert [call.sampling for call in llm.of("end")] == [Sampling(max_tokens=64, stop=("\n",))]
     assert len(set(llm.layers)) == 1
     assert llm.layers[0] is None
 
@@ -692,7 +734,7 @@ async def test_a_model_that_gives_no_log_probabilities_is_not_asked_for_them() -
     llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE}))
     llm.capabilities = frozenset({"hidden_states"})
     ran = await run(llm)
-    assert not any(one.sampling.logprobs for one in llm.asked if one.sampling)
+    assert not any(call.sampling.logprobs for call in llm.asked if call.sampling)
     assert {word["probability"] for word in ran.steps[0]["draft"]["words"]} == {None}
     assert ran.retriever.asked == ["founder Ada"], "no word counts as doubtful"
 
@@ -717,7 +759,7 @@ async def test_a_server_that_claims_log_probabilities_and_gives_none_is_asked_wi
 
 
 @pytest.mark.parametrize("estimator", ["perplexity", "multi_perplexity", "ln_entropy"])
-async def test_where_the_estimator_needs_them_it_is_told(estimator: str) -> None:
+async def test_an_estimator_that_needs_log_probabilities_is_refused(estimator: str) -> None:
     llm = Claimant(step=through(WHO, LAST))
     with pytest.raises(CapabilityMissing, match="gives no log-probabilities"):
         await run(llm, estimator=estimator)
@@ -751,11 +793,11 @@ SAMPLES = [sampled("one", 0.5, 0.5), sampled("two", 0.25), sampled(" ", 0.001), 
     ],
 )
 async def test_every_other_estimator(estimator: str, expected: float, calls: list[str]) -> None:
-    said = Completion("So the final answer is: Ada.", "stop", worth(0.5, 0.125))
-    llm = Reasoner(step=through(said), unsure=lambda shown, rationales: 0.7, energy=-12.5)
+    greedy = Completion("So the final answer is: Ada.", "stop", worth(0.5, 0.125))
+    llm = Reasoner(step=through(greedy), unsure=lambda shown, rationales: 0.7, energy=-12.5)
     llm.sampled = lambda kind, shown, rationales: SAMPLES
-    ran = await run(llm, estimator=estimator, threshold=1e6, samples=4, top_p=0.75, top_k=5, temperature=0.5)
-    assert ran.path == ["prepare", *STEP, "conclude", "choose"]
+    ran = await run(llm, estimator=estimator, retrieval_threshold=1e6, samples=4, top_p=0.75, top_k=5, temperature=0.5)
+    assert ran.path == ["prepare", *STEP, *FROM_RATIONALES]
     assert ran.steps[0]["uncertainty"] == pytest.approx(expected, rel=1e-9)
     assert [verb for verb, _ in llm.calls] == calls
     if estimator == "energy":
@@ -769,29 +811,29 @@ async def test_every_other_estimator(estimator: str, expected: float, calls: lis
 
 
 async def test_the_degree_entropy_counts_one_way_entailment_as_half() -> None:
-    llm = Reasoner(step=through(LAST), sampled=lambda kind, shown, said: ["one", "two"])
+    llm = Reasoner(step=through(LAST), sampled=lambda kind, shown, rationales: ["one", "two"])
     judge = ScriptedJudge(entails=lambda one, other: one == "one")
-    ran = await run(llm, judge=judge, estimator="degree_entropy", threshold=1e6)
+    ran = await run(llm, judge=judge, estimator="degree_entropy", retrieval_threshold=1e6)
     # degrees 1.5 of 2
     assert ran.steps[0]["uncertainty"] == pytest.approx(-math.log(0.75))
-    ran = await run(llm, judge=judge, estimator="semantic_entropy", threshold=1e6)
+    ran = await run(llm, judge=judge, estimator="semantic_entropy", retrieval_threshold=1e6)
     assert ran.steps[0]["uncertainty"] == pytest.approx(math.log(2)), "equivalence takes both ways"
 
 
 @pytest.mark.parametrize("estimator", ["semantic_entropy", "degree_entropy"])
-async def test_what_the_judge_cannot_say_is_told(estimator: str) -> None:
-    llm = Reasoner(step=through(LAST), sampled=lambda kind, shown, said: ["one", "two"])
+async def test_pairs_that_the_judge_cannot_label_give_a_warning(estimator: str) -> None:
+    llm = Reasoner(step=through(LAST), sampled=lambda kind, shown, rationales: ["one", "two"])
     judge = ScriptedJudge(entails=lambda one, other: None)
-    ran = await run(llm, judge=judge, estimator=estimator, threshold=1e6)
+    ran = await run(llm, judge=judge, estimator=estimator, retrieval_threshold=1e6)
     assert ran.steps[0]["uncertainty"] == pytest.approx(math.log(2))
-    told = "The judge 'judge' could not say of 2 pairs of answers; they count as not entailing."
+    told = "The judge 'judge' could not label 2 pairs of answers; they count as not entailing."
     assert ran.state["warnings"] == [told]
 
 
 @pytest.mark.parametrize("estimator", ["multi_perplexity", "ln_entropy", "semantic_entropy", "degree_entropy"])
 async def test_samples_that_are_all_empty(estimator: str) -> None:
-    llm = Reasoner(step=through(WHO), sampled=lambda kind, shown, said: ["", " "])
-    ran = await run(llm, estimator=estimator, threshold=1e6, max_docs=1)
+    llm = Reasoner(step=through(WHO), sampled=lambda kind, shown, rationales: ["", " "])
+    ran = await run(llm, estimator=estimator, retrieval_threshold=1e6, max_docs=1)
     assert ran.path == ["prepare", *searched(), *BOTH]
     assert ran.steps[0]["draft"]["uncertainty"] is None
     assert len(ran.state["warnings"]) == 1
@@ -799,16 +841,16 @@ async def test_samples_that_are_all_empty(estimator: str) -> None:
 
 @pytest.mark.parametrize("estimator", ["semantic_entropy", "degree_entropy"])
 async def test_one_sample_with_text_is_too_few_to_compare(estimator: str) -> None:
-    llm = Reasoner(step=through(WHO), sampled=lambda kind, shown, said: ["one", " "])
-    ran = await run(llm, estimator=estimator, threshold=1e6, max_docs=1)
+    llm = Reasoner(step=through(WHO), sampled=lambda kind, shown, rationales: ["one", " "])
+    ran = await run(llm, estimator=estimator, retrieval_threshold=1e6, max_docs=1)
     assert ran.steps[0]["draft"]["uncertainty"] is None
 
 
 @pytest.mark.parametrize("estimator", ["perplexity", "multi_perplexity", "ln_entropy"])
 async def test_a_token_without_any_probability_makes_u_unknown(estimator: str) -> None:
     impossible = Completion(WHO, "stop", (Token(WHO, -math.inf),))
-    llm = Reasoner(step=through(impossible), sampled=lambda kind, shown, said: [impossible])
-    ran = await run(llm, estimator=estimator, threshold=1e6, max_docs=1)
+    llm = Reasoner(step=through(impossible), sampled=lambda kind, shown, rationales: [impossible])
+    ran = await run(llm, estimator=estimator, retrieval_threshold=1e6, max_docs=1)
     assert ran.steps[0]["draft"]["uncertainty"] is None
     assert [word["probability"] for word in ran.steps[0]["draft"]["words"]] == [0.0] * 4
     assert len(ran.state["warnings"]) == 1
@@ -821,19 +863,19 @@ async def test_a_model_that_says_neither_yes_nor_no_counts_as_not_knowing() -> N
         raise ContractFault("it names no option", "perhaps")
 
     llm.choose = choose  # type: ignore[method-assign]
-    ran = await run(llm, estimator="prompt", threshold=0.99, max_docs=0)
+    ran = await run(llm, estimator="prompt", retrieval_threshold=0.99, max_docs=0)
     assert ran.steps[0]["uncertainty"] == 1.0
     assert ran.state["warnings"] == ["The model did not say whether it knows enough; it counts as not knowing."]
 
 
 async def test_the_self_report_is_about_the_step() -> None:
-    llm = Reasoner(step=through(WHO, LAST), unsure=lambda shown, said: 0.0 if shown else 0.9)
-    ran = await run(llm, estimator="prompt", threshold="known")
+    llm = Reasoner(step=through(WHO, LAST), unsure=lambda shown, rationales: 0.0 if shown else 0.9)
+    ran = await run(llm, estimator="prompt", retrieval_threshold="known")
     assert ran.state["threshold"] == 0.5
     assert ran.path == ["prepare", *searched(), *STEP, *BOTH]
-    asked = sorted((one.shown, one.rationales) for one in llm.of("knows"))
+    asked = sorted((call.shown, call.rationales) for call in llm.of("knows"))
     assert asked == [((), ()), (("a",), ()), (("a",), ()), (("a",), (WHO,)), (("b",), ()), (("c",), ())]
-    assert {one.question for one in llm.of("knows")} == {QUESTION}
+    assert {call.question for call in llm.of("knows")} == {QUESTION}
 
 
 # --- against a straight line ---
@@ -844,29 +886,29 @@ NAMES = list("abcdef")
 
 
 def chance(seed: int, *what: object) -> random.Random:
-    """The same numbers for the same things."""
+    """A random generator; the same arguments give the same numbers."""
     return random.Random(repr((seed, *map(str, what))))
 
 
 @dataclass(frozen=True)
 class World:
-    """A random model and a random search, the same for both machines."""
+    """A random model and a random search: the same replies for the graph and for the reference."""
 
     seed: int
 
-    def step(self, shown: Sequence[str], said: Sequence[str]) -> list[tuple[str, float]]:
-        luck = chance(self.seed, "step", tuple(shown), tuple(said))
+    def step(self, shown: Sequence[str], rationales: Sequence[str]) -> list[tuple[str, float]]:
+        luck = chance(self.seed, "step", tuple(shown), tuple(rationales))
         text = luck.choice([*SENTENCES, *SENTENCES, *ENDS[: 1 + luck.randrange(3)], ""])
         return [(word, luck.choice([1.0, 0.95, 0.5, 0.1])) for word in text.split()]
 
-    def said(self, shown: Sequence[str], said: Sequence[str]) -> Completion:
-        words = self.step(shown, said)
+    def completion(self, shown: Sequence[str], rationales: Sequence[str]) -> Completion:
+        words = self.step(shown, rationales)
         text = " ".join(word for word, _ in words)
         tokens = [Token(f" {word}" if number else word, math.log(p)) for number, (word, p) in enumerate(words)]
         return Completion(text, "stop", tuple(tokens))
 
-    def uncertainty(self, shown: Sequence[str], said: Sequence[str]) -> float | None:
-        return chance(self.seed, "u", tuple(shown), tuple(said)).choice([-6.75, -6.5, -6.25, -5.75, -5.0, None])
+    def uncertainty(self, shown: Sequence[str], rationales: Sequence[str]) -> float | None:
+        return chance(self.seed, "u", tuple(shown), tuple(rationales)).choice([-6.75, -6.5, -6.25, -5.75, -5.0, None])
 
     def whole(self, shown: Sequence[str]) -> tuple[str | None, float | None]:
         luck = chance(self.seed, "whole", tuple(shown))
@@ -877,8 +919,8 @@ class World:
         answer = self.whole(shown)[0]
         return "nothing in the end" if answer is None else f"Ada left. So the final answer is: {answer}"
 
-    def end(self, said: Sequence[str]) -> str:
-        return chance(self.seed, "end", tuple(said)).choice(["Cy", "unknown", "", "I do not know"])
+    def end(self, rationales: Sequence[str]) -> str:
+        return chance(self.seed, "end", tuple(rationales)).choice(["Cy", "unknown", "", "I do not know"])
 
     def search(self, query: str) -> list[str]:
         luck = chance(self.seed, "search", query)
@@ -892,7 +934,7 @@ def options(draw: st.DrawFn) -> reference.Settings:
         snippets=draw(st.sampled_from([3, 1, 2])),
         max_docs=draw(st.sampled_from([3, 3, 1, 0])),
         max_steps=draw(st.sampled_from([10, 2, 1, 5])),
-        doubt=draw(st.sampled_from([0.1, 0.0, 0.6])),
+        word_uncertainty=draw(st.sampled_from([0.1, 0.0, 0.6])),
         simple=draw(st.sampled_from([False, False, False, True])),
         retrieves_by_uncertainty=draw(st.sampled_from([True, True, False])),
         ranks_by_uncertainty=draw(st.sampled_from([True, True, False])),
@@ -909,32 +951,33 @@ def straight_line(world: World, chosen: reference.Settings) -> reference.Outcome
     return reference.seakr(line, chosen)
 
 
-@settings(max_examples=120, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds, options())
 async def test_it_computes_what_the_straight_line_computes(world: World, chosen: reference.Settings) -> None:
     expected = straight_line(world, chosen)
 
-    def uncertainty(kind: str, shown: Sequence[str], said: Sequence[str]) -> float | None:
-        return world.whole(shown)[1] if kind == "whole" else world.uncertainty(shown, said)
+    def uncertainty(kind: str, shown: Sequence[str], rationales: Sequence[str]) -> float | None:
+        return world.whole(shown)[1] if kind == "whole" else world.uncertainty(shown, rationales)
 
-    llm = Reasoner(step=world.said, whole=world.whole_text, end=world.end, uncertainty=uncertainty, seconds=0)
+    llm = Reasoner(step=world.completion, whole=world.whole_text, end=world.end, uncertainty=uncertainty, seconds=0)
     retriever = ListedRetriever(world.search)
     context = {
-        "threshold": str(chosen.threshold),
+        "retrieval_threshold": str(chosen.threshold),
         "k": chosen.snippets,
         "max_docs": chosen.max_docs,
         "max_steps": chosen.max_steps,
-        "word_doubt": chosen.doubt,
+        "word_uncertainty": chosen.word_uncertainty,
         "mode": "simple" if chosen.simple else "complex",
         "self_aware_retrieval": chosen.retrieves_by_uncertainty,
         "self_aware_reranking": chosen.ranks_by_uncertainty,
         "reasoning": chosen.reasoning,
         "samples": 3,
     }
-    state = await machine(llm, retriever=retriever).ainvoke({"question": ASKS}, context=context)
+    graph = machine(llm, retriever=retriever)
+    state = await graph.ainvoke({"question": ASKS}, context=SeaKRContext.unchecked(context))
 
     assert retriever.asked == expected.queries
-    assert state["ended"] == expected.ended
+    assert state["stop_reason"] == expected.stop_reason
     assert [chunk["id"] for chunk in state["evidence"]] == expected.kept
     count = len(expected.rationales)
     assert [step["rationale"] for step in state["steps"]][:count] == expected.rationales
@@ -942,21 +985,23 @@ async def test_it_computes_what_the_straight_line_computes(world: World, chosen:
         None if u is None else pytest.approx(u) for u in expected.uncertainties
     ]
     tried = [
-        [(one["chunk_id"], one["uncertainty"]) for one in step["attempts"]] for step in state["steps"] if step["query"]
+        [(attempt["chunk_id"], attempt["uncertainty"]) for attempt in step["attempts"]]
+        for step in state["steps"]
+        if step["query"]
     ]
     assert tried == [[(one, None if u is None else pytest.approx(u)) for one, u in some] for some in expected.tried]
     assert (state["strategy"], state["answer"]) == (expected.strategy, expected.answer)
     assert state["usage"]["calls"] == len(llm.calls) == expected.calls
 
 
-def test_the_random_worlds_reach_every_end() -> None:
+def test_the_random_worlds_reach_every_stop_reason() -> None:
     reached: Counter[str] = Counter()
 
-    @settings(max_examples=300, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=600, derandomize=True, deadline=None, database=None)
     @given(worlds, options())
     def tell(world: World, chosen: reference.Settings) -> None:
         done = straight_line(world, chosen)
-        reached[done.ended] += 1
+        reached[done.stop_reason] += 1
         reached[done.strategy] += 1
         reached["no answer"] += not done.answer
         reached["not the first snippet"] += any(len(tried) > 1 and tried[0][0] not in done.kept for tried in done.tried)
@@ -964,7 +1009,7 @@ def test_the_random_worlds_reach_every_end() -> None:
         reached["found nothing"] += [] in done.tried
 
     tell()
-    expected = {"answered", "max_steps", "max_docs", "query_repeated", "repeated", "nothing_found"}
+    expected = {"answered", "max_steps", "max_docs", "query_repeated", "step_repeated", "step_empty"}
     expected |= {"rationales", "knowledge", "no answer", "not the first snippet", "several kept", "found nothing"}
     assert {name for name in expected if reached[name] >= 5} == expected, reached
 
@@ -1005,7 +1050,7 @@ async def test_a_model_that_cannot_do_what_the_estimator_needs(
 ) -> None:
     llm = Reasoner(capabilities=frozenset(has))
     with pytest.raises(CapabilityMissing) as fault:
-        await machine(llm).ainvoke({"question": QUESTION}, context={**SET, "estimator": estimator})
+        await run(llm, estimator=estimator)
     assert str(fault.value).startswith(
         f"The uncertainty estimator '{estimator}' needs {told}, which the chat model 'scripted' does not give: "
         f"use estimator {possible}; or a model that does"
@@ -1013,7 +1058,7 @@ async def test_a_model_that_cannot_do_what_the_estimator_needs(
     assert llm.calls == []
 
 
-async def test_what_the_model_cannot_do_is_told_before_what_threshold_it_lacks() -> None:
+async def test_a_missing_capability_is_reported_before_a_missing_threshold() -> None:
     llm = Reasoner(capabilities=frozenset())
     with pytest.raises(CapabilityMissing, match="use estimator prompt, semantic_entropy, degree_entropy"):
         await machine(llm).ainvoke({"question": QUESTION}, context={"llm": "hf:other"})
@@ -1022,8 +1067,8 @@ async def test_what_the_model_cannot_do_is_told_before_what_threshold_it_lacks()
 @pytest.mark.parametrize("estimator", list(NEEDS))
 async def test_the_estimators_that_are_named_can_be_used(estimator: str) -> None:
     llm = Reasoner(step=through(WHO, LAST), capabilities=NEEDS[estimator])  # type: ignore[index]
-    llm.sampled = lambda kind, shown, said: ["one", "two"] if not shown else ["one"]
-    ran = await run(llm, estimator=estimator, threshold=-100)
+    llm.sampled = lambda kind, shown, rationales: ["one", "two"] if not shown else ["one"]
+    ran = await run(llm, estimator=estimator, retrieval_threshold=-100)
     assert ran.state["answer"]
 
 
@@ -1039,9 +1084,9 @@ async def test_no_threshold_is_known(context: dict[str, str]) -> None:
     "context",
     [
         {"samples": 1},
-        {"threshold": "high"},
-        {"threshold": "nan"},
-        {"threshold": "inf"},
+        {"retrieval_threshold": "high"},
+        {"retrieval_threshold": "nan"},
+        {"retrieval_threshold": "inf"},
         {"estimator": "magic"},
         {"alpha": 0},
         {"max_steps": 0},
@@ -1049,7 +1094,7 @@ async def test_no_threshold_is_known(context: dict[str, str]) -> None:
         {"k": 0},
         {"mode": "hard"},
         {"reasoning": "both"},
-        {"word_doubt": 1.1},
+        {"word_uncertainty": 1.1},
     ],
 )
 async def test_settings_out_of_bounds_are_refused(context: dict[str, Any]) -> None:
@@ -1073,7 +1118,7 @@ async def test_an_unknown_first_stage_is_refused_before_any_model_is_called() ->
     assert (llm.calls, retriever.asked) == ([], [])
 
 
-async def test_a_prompt_that_does_not_fit_is_the_callers_business() -> None:
+async def test_a_prompt_that_does_not_fit_is_not_retried() -> None:
     llm = Reasoner(faults=[ContextOverflow("The prompt has 5000 tokens and the window is 4096.")])
     with pytest.raises(ContextOverflow, match="5000 tokens"):
         await run(llm)
@@ -1123,8 +1168,9 @@ async def test_usage_counts_every_call_once() -> None:
     assert usage["prompt_tokens"] == 7 * 12
     assert usage["completion_tokens"] == 6 * 3 + 6 * 2 * 3
     assert {name: node["runs"] for name, node in usage["nodes"].items()} == {
-        **dict.fromkeys(["query", "search", "rerank", "conclude", "reason_over_knowledge", "choose"], 1),
-        **dict.fromkeys(["pseudo_generate", "append"], 2),
+        **dict.fromkeys(["formulate_query", "search_snippets", "rerank_snippets"], 1),
+        **dict.fromkeys([*STRATEGIES, "choose_strategy"], 1),
+        **dict.fromkeys(STEP, 2),
         "try_snippet": 3,
     }
 
@@ -1132,19 +1178,20 @@ async def test_usage_counts_every_call_once() -> None:
 # --- in other programs ---
 
 OUTPUT = {
-    *("answer", "evidence", "usage", "warnings", "steps", "ended", "threshold", "conclusions", "strategy"),
+    *("answer", "evidence", "uncertainty", "usage", "warnings"),
+    *("steps", "stop_reason", "threshold", "strategy_answers", "strategy"),
 }
 
 
 def asking() -> Reasoner:
-    """A model that looks something up once."""
+    """A model for which SeaKR retrieves once."""
     return Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE}, whole=UNSURE))
 
 
 def figures(state: Mapping[str, Any]) -> dict[str, Any]:
-    """All but the cost and the order in which parallel nodes ended."""
-    conclusions = sorted(state["conclusions"], key=lambda one: str(one["strategy"]))
-    return {**{key: state[key] for key in OUTPUT - {"usage"}}, "conclusions": conclusions}
+    """The output without the cost; parallel answers are sorted."""
+    answers = sorted(state["strategy_answers"], key=lambda answer: str(answer["strategy"]))
+    return {**{key: state[key] for key in OUTPUT - {"usage"}}, "strategy_answers": answers}
 
 
 async def test_every_way_to_call_gives_the_same() -> None:
@@ -1181,31 +1228,7 @@ async def test_no_context_means_the_defaults(how: str, context: Any, monkeypatch
         state = (await asyncio.to_thread(lambda: list(graph.stream(asked, context=context, stream_mode="values"))))[-1]
     assert state["answer"] == "the Lune"
     assert len(state["steps"][0]["attempts"]) == 3
-    assert {one.sampling.n for one in llm.asked if one.read and one.sampling} == {20}
-
-
-async def test_two_questions_in_one_thread() -> None:
-    llm = Reasoner(step=through(WHO), uncertainty=lambda kind, shown, said: None)
-    retriever = ListedRetriever(lambda query: FOUND)
-    graph = machine(llm, retriever=retriever, checkpointer=InMemorySaver())
-    first = await graph.ainvoke({"question": QUESTION}, THREAD, context={**SET, "max_docs": 1})
-    assert (first["ended"], len(first["warnings"]), len(first["conclusions"])) == ("max_docs", 1, 2)
-    history = [snapshot async for snapshot in graph.aget_state_history(THREAD)]
-    assert len(history) > 8
-    for snapshot in history:
-        assert json.loads(json.dumps(snapshot.values)) == snapshot.values
-
-    llm.step, llm.uncertainty = asking().step, asking().uncertainty
-    llm.calls.clear()
-    retriever.asked.clear()
-    second = await graph.ainvoke({"question": "Who founded it?"}, THREAD, context=SET)
-    expected = await machine(asking()).ainvoke({"question": "Who founded it?"}, context=SET)
-    assert figures(second) == figures(expected)
-    assert (second["warnings"], len(second["conclusions"]), len(second["steps"])) == ([], 2, 2)
-    # what was kept and searched for before is neither known nor passed over
-    assert retriever.asked == ["founder Ada"]
-    assert [one["chunk_id"] for one in second["steps"][0]["attempts"]] == ["a", "b", "c"]
-    assert second["usage"]["calls"] == expected["usage"]["calls"] == len(llm.calls)
+    assert {call.sampling.n for call in llm.asked if call.read and call.sampling} == {20}
 
 
 async def test_a_question_that_failed_leaves_nothing_to_the_threads_next(fast_retries: None) -> None:
@@ -1213,8 +1236,8 @@ async def test_a_question_that_failed_leaves_nothing_to_the_threads_next(fast_re
     retriever = ListedRetriever(lambda query: FOUND)
     graph = machine(llm, retriever=retriever, checkpointer=InMemorySaver())
 
-    def breaks(shown: Sequence[str], said: Sequence[str]) -> str:
-        if said:
+    def breaks(shown: Sequence[str], rationales: Sequence[str]) -> str:
+        if rationales:
             raise ModelFault("scripted", "connection refused")
         return WHO
 
@@ -1241,19 +1264,29 @@ async def test_as_a_subgraph_of_another_graph(context: Any) -> None:
     parent.add_edge(START, "seakr")
     parent.add_edge("seakr", END)
     state = await parent.compile().ainvoke({"question": QUESTION}, context=context)
-    assert (state["ended"], state["threshold"]) == ("max_docs", -6.0)
+    assert (state["stop_reason"], state["threshold"]) == ("max_docs", -6.0)
     assert [chunk["id"] for chunk in state["evidence"]] == ["a"]
     assert state["usage"]["calls"] == len(llm.calls)
-    assert len(state["conclusions"]) == 2
+    assert len(state["strategy_answers"]) == 2
 
 
 def test_schemas() -> None:
     graph: Any = seakr.graph
     fields = graph.get_context_jsonschema()["properties"]
-    assert {"estimator", "threshold", "samples", "layer", "alpha", "word_doubt", "mode", "max_docs"} <= fields.keys()
+    assert {
+        "estimator",
+        "retrieval_threshold",
+        "samples",
+        "layer",
+        "alpha",
+        "word_uncertainty",
+        "mode",
+        "max_docs",
+    } <= fields.keys()
     assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
     assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
     assert set(graph.get_graph().nodes) == {
-        *("__start__", "prepare", "pseudo_generate", "query", "search", "try_snippet", "rerank", "append"),
-        *("conclude", "reason_over_knowledge", "choose", "__end__"),
+        *("__start__", "prepare", "pseudo_generate", "formulate_query", "search_snippets", "try_snippet"),
+        *("rerank_snippets", "append_rationale"),
+        *("reason_over_rationales", "reason_over_knowledge", "choose_strategy", "__end__"),
     }

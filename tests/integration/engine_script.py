@@ -14,8 +14,9 @@ from dubito.errors import DubitoError
 from dubito.graphs import seakr
 from dubito.models.engine_process import Engine
 from dubito.models.interfaces import Introspection, Message, Reply, Sampling, Vectors
-from dubito.models.resources import Resources
 from dubito.models.vllm_engine import EngineChat
+from dubito.resources.resources import Resources
+from dubito.state.context import BaseContext
 from dubito.tests.scripted import ListedRetriever
 
 WINDOW = 1280
@@ -158,7 +159,7 @@ async def concurrent(chat: EngineChat, watch: Watch) -> dict[str, Any]:
 async def ask_seakr(name: str, resources: Resources) -> dict[str, Any]:
     """A question through the graph; everything is uncertain, so that it looks something up."""
     resources._retriever = ListedRetriever(lambda query: ["Ada Holm founded a paper mill.", "Kirkby has a market."])
-    context = {"llm": name, "samples": 4, "k": 2, "max_steps": 1, "threshold": "-100"}
+    context = {"llm": name, "samples": 4, "k": 2, "max_steps": 1, "retrieval_threshold": "-100"}
     graph: Any = seakr.build(resources).compile()
     result = await graph.ainvoke({"question": "Who founded the paper mill?"}, context=context)
     return {
@@ -171,7 +172,7 @@ async def ask_seakr(name: str, resources: Resources) -> dict[str, Any]:
 
 async def main(name: str) -> dict[str, Any]:
     resources = Resources()
-    chat: Any = (await resources.llm(name, 8)).model
+    chat: Any = (await resources.llm(BaseContext(llm=name, concurrency=8))).model
     await chat.open()
     watch = Watch(chat._starting.result())
     found = {**await look(chat, watch), "concurrent": await concurrent(chat, watch)}

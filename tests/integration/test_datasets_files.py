@@ -150,5 +150,5 @@ def test_files_that_are_no_dataset_of_questions_are_refused(kind: str, file: str
 
     if not (data / file).exists():
         pytest.skip(f"{data / file} is not there")
-    with pytest.raises(UserFault, match=r"so there is no question to read\.$"):
-        load_dataset(f"{kind}:{data / file}", on_error="skip")
+    with pytest.raises(UserFault, match=r"so there are no questions\.$"):
+        load_dataset(f"{kind}:{data / file}", on_bad_record="skip")

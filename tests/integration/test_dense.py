@@ -10,7 +10,7 @@ from pathlib import Path
 import dubito
 import pytest
 from dubito.graphs import dense
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.state.dense import DenseContext
 from dubito.state.records import Chunk
 
@@ -30,9 +30,10 @@ CHUNKS: list[str | Chunk] = [
 ]
 
 
-async def test_a_measurement_with_real_models_adds_up_and_repeats_itself(test_data: Path) -> None:
+async def test_a_measurement_with_real_models_adds_up_and_repeats_itself(test_data: Path, smollm2_folder: Path) -> None:
     graph = dense.build(Resources()).compile()
-    context = DenseContext(judge=f"nli:{test_data}/models/nli-minilm", max_answer_tokens=24)
+    judge = f"nli:{test_data}/models/nli-minilm"
+    context = DenseContext(llm=f"hf:{smollm2_folder}", judge=judge, max_answer_tokens=8)
     first, second = [await graph.ainvoke({"question": QUESTION, "chunks": CHUNKS}, context=context) for _ in range(2)]
     assert first["answer"]
     n = len(first["responses"])

@@ -16,7 +16,7 @@ from blockbuster import blockbuster_ctx
 from dubito.errors import UserFault
 from dubito.models import encoders
 from dubito.models.embedding_cache import CachedEncoder
-from dubito.models.encoders import SLICE, SentenceTransformersEncoder
+from dubito.models.encoders import BATCH, SentenceTransformersEncoder
 from dubito.models.weights import minilm_folder
 from huggingface_hub import utils
 from sentence_transformers import SentenceTransformer
@@ -69,9 +69,9 @@ async def test_texts_that_look_like_media_are_texts(minilm: SentenceTransformers
 
 
 async def test_many_texts_keep_their_order(minilm: SentenceTransformersEncoder) -> None:
-    texts = [f"{'word ' * (i % 13)}{i}" for i in range(SLICE + 40)]
+    texts = [f"{'word ' * (i % 13)}{i}" for i in range(BATCH + 40)]
     vectors = await minilm.embed(texts)
-    picked = [0, 17, SLICE - 1, SLICE, SLICE + 39]
+    picked = [0, 17, BATCH - 1, BATCH, BATCH + 39]
     alone = np.concatenate([await minilm.embed([texts[i]]) for i in picked])
     np.testing.assert_allclose(vectors[picked], alone, atol=1e-5)
 
@@ -105,7 +105,7 @@ def test_it_is_used_from_several_loops_and_threads(minilm: SentenceTransformersE
 
 async def test_a_question_does_not_wait_for_a_whole_corpus(minilm: SentenceTransformersEncoder) -> None:
     await minilm.dimension()
-    corpus = asyncio.create_task(minilm.embed(["some words of a passage " * 8] * (8 * SLICE)))
+    corpus = asyncio.create_task(minilm.embed(["some words of a passage " * 2] * (8 * BATCH)))
     await asyncio.sleep(0.1)
     await minilm.embed(["a question"], query=True)
     assert not corpus.done()
@@ -124,17 +124,6 @@ async def test_an_asymmetric_encoder_gets_its_prompts(tmp_path: Path) -> None:
     for query, prompt in ((True, "query: "), (False, "passage: ")):
         expected = await plain.embed([prompt + text for text in RELATED])
         np.testing.assert_allclose(await asymmetric.embed(RELATED, query=query), expected, atol=1e-6)
-
-
-def test_loading_and_embedding_print_nothing() -> None:
-    code = (
-        "import asyncio; from dubito.models.encoders import SentenceTransformersEncoder as E;"
-        "from dubito.models.weights import minilm_folder;"
-        "print(asyncio.run(E('embedded', str(minilm_folder())).embed(['a'] * 300)).shape)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "(300, 384)\n"
-    assert done.stderr == ""
 
 
 async def test_the_libraries_are_left_as_talkative_as_they_were() -> None:
@@ -167,21 +156,31 @@ async def test_a_folder_that_is_not_there_is_named(source: str) -> None:
         await SentenceTransformersEncoder("st:x", source).embed(["a"])
 
 
-@pytest.mark.parametrize("offline", ["1", "0"])
-def test_a_hub_that_is_out_of_reach_is_given_up_soon(offline: str) -> None:
+def test_loading_prints_nothing_and_a_hub_that_is_out_of_reach_is_given_up_soon() -> None:
     code = (
-        "import asyncio; from dubito.errors import UserFault;"
-        "from dubito.models.encoders import SentenceTransformersEncoder as E\n"
+        "import asyncio, sys; from dubito.errors import UserFault;"
+        "from dubito.models.encoders import SentenceTransformersEncoder as E;"
+        "from dubito.models.weights import minilm_folder\n"
+        "print(asyncio.run(E('embedded', str(minilm_folder())).embed(['a'] * 300)).shape)\n"
+        "print('embedded', file=sys.stderr)\n"
         "try: asyncio.run(E('st:x', 'nobody/no-such-encoder').embed(['a']))\n"
         "except UserFault as fault: print(fault)"
     )
     # a port that nothing listens on, so that the test asks no real hub
-    surroundings = {**os.environ, "HF_HUB_OFFLINE": offline, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=surroundings
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=environment
     )
-    assert "'nobody/no-such-encoder' cannot be loaded" in done.stdout
-    assert "local sentence-transformers folder works too" in done.stdout
+    shape, fault = done.stdout.splitlines()
+    assert shape == "(300, 384)"
+    assert done.stderr.startswith("embedded\n")
+    assert "'nobody/no-such-encoder' cannot be loaded" in fault
+    assert "local sentence-transformers folder works too" in fault
+
+
+async def test_an_encoder_that_is_not_on_this_machine_is_refused_offline() -> None:
+    with pytest.raises(UserFault, match=r"'nobody/no-such-encoder' cannot be loaded.*folder works too"):
+        await SentenceTransformersEncoder("st:x", "nobody/no-such-encoder").embed(["a"])
 
 
 async def test_the_cache_gives_what_the_encoder_gave(minilm: SentenceTransformersEncoder, tmp_path: Path) -> None:

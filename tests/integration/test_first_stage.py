@@ -12,7 +12,8 @@ import torch
 from dubito.errors import UserFault
 from dubito.models.interfaces import Vectors
 from dubito.retrieval import sparse
-from dubito.retrieval.chunking import embedding_text, open_chunker
+from dubito.retrieval.chunkers import open_chunker
+from dubito.retrieval.chunking import embedding_text
 from dubito.retrieval.corpus import Corpus, Document
 from dubito.retrieval.first_stage import open_first_stage
 from dubito.retrieval.index import Index

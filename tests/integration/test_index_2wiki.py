@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dubito.models.encoders import SentenceTransformersEncoder
 from dubito.models.weights import minilm_folder
-from dubito.retrieval.chunking import open_chunker
+from dubito.retrieval.chunkers import open_chunker
 from dubito.retrieval.corpus import Corpus, read_corpus
 from dubito.retrieval.index import Index, cached_index
 

@@ -129,7 +129,7 @@ async def test_two_labels_have_no_contradiction(folder: Path, tmp_path: Path) ->
     np.testing.assert_allclose(judged[:, 0], alone[:, 1], atol=1e-5)
     np.testing.assert_array_equal(judged[:, 2], 0)
     np.testing.assert_allclose(judged.sum(axis=1), 1)
-    model: Any = judge._model
+    model: Any = judge._shared._model
     model._model.classifier.bias.data[0] = np.nan
     # where it could not say, it does not deny a contradiction either
     assert np.isnan(await judge.judge(QUESTION, PAIRS)).all()
@@ -171,7 +171,7 @@ async def test_numbers_that_are_not_finite_make_a_row_of_nan(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge = open_judge(f"nli:{folder}", ScriptedChat(), ScriptedEncoder(), tmp_path)
-    batch = cross_encoder._Classifier._batch
+    batch = cross_encoder._PairModel._batch
     calls: list[int] = []
 
     def spoilt(model: Any, texts: list[tuple[str, str]]) -> Any:
@@ -193,7 +193,7 @@ async def test_numbers_that_are_not_finite_make_a_row_of_nan(
         finally:
             monkeypatch.setattr(model._model, "forward", forward)
 
-    monkeypatch.setattr(cross_encoder._Classifier, "_batch", spoilt)
+    monkeypatch.setattr(cross_encoder._PairModel, "_batch", spoilt)
     for _ in range(2):
         judged = await judge.judge(QUESTION, PAIRS)
         np.testing.assert_array_equal(np.isnan(judged).sum(axis=1), [3, 3, 0, 0])
@@ -204,7 +204,7 @@ async def test_what_torch_cannot_do_is_the_models_fault(folder: Path, monkeypatc
     def fail(*_: Any) -> None:
         raise RuntimeError("CUDA out of memory.\nTried to allocate")
 
-    monkeypatch.setattr(cross_encoder._Classifier, "_batch", fail)
+    monkeypatch.setattr(cross_encoder._PairModel, "_batch", fail)
     with pytest.raises(ModelFault, match=r"nli:x: torch failed: CUDA out of memory\.$"):
         await CrossEncoderJudge("nli:x", str(folder)).judge(QUESTION, PAIRS)
 
@@ -213,13 +213,13 @@ async def test_it_loads_once_for_callers_at_once_and_never_blocks_the_loop(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[str] = []
-    load = cross_encoder._Classifier.__init__
+    load = cross_encoder._PairModel.__init__
 
-    def counted(self: Any, source: str) -> None:
+    def counted(self: Any, source: str, *settings: Any) -> None:
         loads.append(source)
-        load(self, source)
+        load(self, source, *settings)
 
-    monkeypatch.setattr(cross_encoder._Classifier, "__init__", counted)
+    monkeypatch.setattr(cross_encoder._PairModel, "__init__", counted)
     judge = CrossEncoderJudge("nli:x", str(folder))
     with blockbuster_ctx():
         rows = await asyncio.gather(*(judge.judge(QUESTION, [pair]) for pair in PAIRS * 2))
@@ -232,11 +232,11 @@ async def test_questions_that_wait_share_the_next_batches(
 ) -> None:
     alone = [await judge.judge(f"{number}?", PAIRS) for number in range(20)]
     passes: list[int] = []
-    classify = cross_encoder._Classifier.probabilities
+    classify = cross_encoder._PairModel.rows
     monkeypatch.setattr(cross_encoder, "TURN", 60)
     monkeypatch.setattr(
-        cross_encoder._Classifier,
-        "probabilities",
+        cross_encoder._PairModel,
+        "rows",
         lambda model, texts: passes.append(len(texts)) or classify(model, texts),  # type: ignore[func-returns-value]
     )
     held, go = threading.Event(), threading.Event()
@@ -265,11 +265,11 @@ def test_another_process_finds_the_judgements_without_loading_the_model(folder: 
         "from dubito.models.judges import open_judge\n"
         "from dubito.tests.integration.test_judges import PAIRS, QUESTION\n"
         "passes = []\n"
-        "batch = cross_encoder._Classifier._batch\n"
-        "cross_encoder._Classifier._batch = lambda model, texts: passes.append(len(texts)) or batch(model, texts)\n"
+        "batch = cross_encoder._PairModel._batch\n"
+        "cross_encoder._PairModel._batch = lambda model, texts: passes.append(len(texts)) or batch(model, texts)\n"
         "judge = open_judge('nli:' + sys.argv[1], None, None, __import__('pathlib').Path(sys.argv[2]))\n"
         "rows = asyncio.run(judge.judge(QUESTION, PAIRS)).tolist()\n"
-        "print(rows, passes, judge._judge._model is not None)\n"
+        "print(rows, passes, judge._judge._shared._model is not None)\n"
     )
     command = [sys.executable, "-c", code, str(folder), str(tmp_path / "cache")]
     runs = [subprocess.run(command, capture_output=True, text=True, timeout=200, check=True) for _ in range(2)]

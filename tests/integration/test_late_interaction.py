@@ -11,10 +11,11 @@ import pytest
 import torch
 from dubito.cli import app
 from dubito.errors import UserFault
-from dubito.models import resources
 from dubito.models.late_interaction import LateInteractionModel
-from dubito.models.resources import Resources
-from dubito.retrieval.chunking import embedding_text, open_chunker
+from dubito.resources import resources
+from dubito.resources.resources import Resources
+from dubito.retrieval.chunkers import open_chunker
+from dubito.retrieval.chunking import embedding_text
 from dubito.retrieval.corpus import Corpus, Document
 from dubito.retrieval.index import Index
 from dubito.retrieval.late_interaction import cached_late_graph
@@ -120,8 +121,11 @@ async def test_what_is_no_late_interaction_model_is_refused(tmp_path: Path, fold
     empty.mkdir()
     for source, told in (
         (tmp_path / "none", "There is no late-interaction model folder"),
-        (dense, r"cannot be loaded \(it gives one vector a text, not one a token\); a local .* works too: colbert:"),
-        (tmp_path / "base", "one vector a text, not one a token"),
+        (
+            dense,
+            r"cannot be loaded \(it gives one vector per text, not one per token\); a local .* works too: colbert:",
+        ),
+        (tmp_path / "base", "one vector per text, not one per token"),
         (empty, "cannot be loaded"),
     ):
         with pytest.raises(UserFault, match=told):
@@ -152,19 +156,19 @@ def test_at_the_command_line_it_is_built_extended_and_used(
     near = ["--graph-neighbours", "2", "--graph-encoder", f"colbert:{folder}"]
     done = dubito("index", str(first), "--out", str(out), *near)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert f"For sunar:\n--set graph_neighbours=2 --set graph_encoder=colbert:{folder}\n" in done.stdout
+    assert f"--set graph_neighbours=2 --set graph_encoder=colbert:{folder}\n" in done.stdout
     done = dubito("index", str(second), "--add-to", str(out), *near, "--json")
     assert done.exit_code == 0, done.stdout
     figures = json.loads(done.stdout)
     assert (figures["documents"], figures["documents_added"], figures["graph_encoder"]) == (15, 5, f"colbert:{folder}")
     monkeypatch.setattr(LateInteractionModel, "tokens", None)  # the graph is there already
-    chosen = [f"graph_encoder=colbert:{folder}", "graph_neighbours=2", "penalty=none", "batch=2"]
+    chosen = [f"graph_encoder=colbert:{folder}", "graph_neighbours=2", "penalty=none", "batch_size=2"]
     said = dubito(
         *("ask", "ferry bay", "--graph", "neighbourhood", "--corpus", str(out), "--json"),
         *(part for one in chosen for part in ("--set", one)),
     )
     assert said.exit_code == 0, said.stdout
-    assert any(one["via"] for one in json.loads(said.stdout)["scored"])
+    assert any(one["parent"] for one in json.loads(said.stdout)["scored"])
     refused = dubito("index", str(first), "--out", str(tmp_path / "b"), *near[:3], "colbert:/no/such/folder")
     assert refused.exit_code == 2
     assert "There is no late-interaction model folder '/no/such/folder'." in refused.stderr

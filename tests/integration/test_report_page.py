@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.evals.bench import System
 from dubito.evals.reports.write import write_reports
-from dubito.tests.reported import answered, asked, chunk, failed, made, trace_of, vanilla
+from dubito.evals.run_folder import System
+from dubito.tests.reported import answered, asked, chunk, dse, failed, made, trace_of, vanilla
 
 CHROMIUM = shutil.which("chromium")
 
@@ -34,15 +34,13 @@ LONG = "a_system_with_a_name_that_is_longer_than_a_phone_is_wide:setting=value,a
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> Path:
-    systems = (vanilla("plain"), System(LONG, "dense", {"threshold": 0.2}))
+    systems = (vanilla("plain"), System(LONG, "dense", {"dse_threshold": 0.2}))
     questions = [asked("q1", "Ada"), asked("q2", "Paris"), asked("q3", "1978")]
     outcomes = [
-        answered(
-            "plain", "q1", "Ada", evidence=[chunk("d1", HOSTILE)], trace=trace_of(("generate", {"answer": HOSTILE}))
-        ),
+        answered("plain", "q1", "Ada", evidence=[chunk("d1", HOSTILE)], trace=trace_of(("generate", {HOSTILE: "x"}))),
         answered("plain", "q2", HOSTILE),
         failed("plain", "q3"),
-        *(answered(LONG, f"q{i}", "Ada", dse=0.3 * i, certain=False) for i in (1, 2, 3)),
+        *(answered(LONG, f"q{i}", "Ada", uncertainty=dse(0.3 * i)) for i in (1, 2, 3)),
     ]
     bench, store = made(tmp_path_factory.mktemp("runs") / "run", systems, questions, outcomes)
     with store:
@@ -105,7 +103,7 @@ def test_steps_unfold_as_text(page: Path, tmp_path):
         steps.dispatchEvent(new Event("toggle"));
         return [...steps.querySelectorAll("tbody td")].map((one) => one.textContent);
     """
-    assert seen(page.read_text(), script, tmp_path) == ["generate", "1.00", "", "", f"answer: {HOSTILE}"]
+    assert seen(page.read_text(), script, tmp_path) == ["generate", "1.00", "", "", f"changed {HOSTILE}"]
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -18,7 +18,7 @@ from dubito.models.cross_encoder import CrossEncoderRelevance
 from dubito.models.encoders import SentenceTransformersEncoder
 from dubito.models.rerankers import Reranker, open_reranker
 from dubito.models.transformers_chat import TransformersChat
-from dubito.models.weights import minilm_folder, smollm2_gguf
+from dubito.models.weights import minilm_folder
 from dubito.tests.scripted import ScriptedChat, ScriptedEncoder
 
 QUERY = "which river flows past lancaster"
@@ -151,7 +151,7 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered, self.go = threading.Event(), threading.Event()
         self.batches: list[int] = []
-        batch = cross_encoder._Ranker._batch
+        batch = cross_encoder._PairModel._batch
 
         def gated(model: Any, texts: list[tuple[str, str]]) -> Any:
             self.batches.append(len(texts))
@@ -160,7 +160,7 @@ class Gate:
                 assert self.go.wait(60)
             return batch(model, texts)
 
-        monkeypatch.setattr(cross_encoder._Ranker, "_batch", gated)
+        monkeypatch.setattr(cross_encoder._PairModel, "_batch", gated)
 
 
 async def all_wait(backend: CrossEncoderRelevance, requests: int) -> None:
@@ -200,7 +200,7 @@ async def test_a_fault_reaches_all_who_shared_the_batch_and_nobody_after(
         def fail(*_: Any) -> None:
             raise RuntimeError("CUDA out of memory.\nTried to allocate")
 
-        broken.setattr(cross_encoder._Ranker, "_batch", fail)
+        broken.setattr(cross_encoder._PairModel, "_batch", fail)
         gate.go.set()
         assert len(await first) == len(TEXTS)
         for task in tasks:
@@ -213,13 +213,13 @@ async def test_it_loads_once_for_callers_at_once_and_never_blocks_the_loop(
     one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[str] = []
-    load = cross_encoder._Ranker.__init__
+    load = cross_encoder._PairModel.__init__
 
-    def counted(self: Any, source: str) -> None:
+    def counted(self: Any, source: str, *settings: Any) -> None:
         loads.append(source)
-        load(self, source)
+        load(self, source, *settings)
 
-    monkeypatch.setattr(cross_encoder._Ranker, "__init__", counted)
+    monkeypatch.setattr(cross_encoder._PairModel, "__init__", counted)
     reranker = cross(one)
     with blockbuster_ctx():
         rows = await asyncio.gather(*(reranker.scores(QUERY, TEXTS) for _ in range(8)))
@@ -237,7 +237,7 @@ def test_event_loops_one_after_the_other_share_the_model(one: Path) -> None:
 async def test_numbers_that_are_not_finite_are_told(number: float, one: Path) -> None:
     backend = CrossEncoderRelevance("cross:x", str(one))
     await backend.relevance(QUERY, TEXTS)
-    model: Any = backend._model
+    model: Any = backend._shared._model
     model._model.classifier.bias.data[0] = number
     assert np.isnan(await backend.relevance(QUERY, TEXTS)).all()
 
@@ -276,7 +276,7 @@ async def test_a_model_for_inference_is_refused_before_its_weights_are_read(one:
         return copy
 
     folder = await asyncio.to_thread(relabel)
-    with pytest.raises(UserFault, match=r"id2label is \{0: 'contradiction', 1: 'entailment', 2: 'neutral'\}.*is none"):
+    with pytest.raises(UserFault, match=r"id2label is \{0: 'contradiction', 1: 'entailment', 2: 'neutral'\}.* not one"):
         await cross(folder).scores(QUERY, TEXTS)
 
 
@@ -289,9 +289,9 @@ PASSAGES = [
 
 @pytest.mark.weights
 @pytest.mark.parametrize("name", ["embedded", "likelihood"])
-async def test_the_passage_that_answers_comes_first(name: str) -> None:
+async def test_the_passage_that_answers_comes_first(name: str, smollm2_folder: Path) -> None:
     pytest.importorskip("sentence_transformers")
-    llm = TransformersChat("embedded", str(smollm2_gguf()))
+    llm = TransformersChat("smollm2", str(smollm2_folder))
     encoder = SentenceTransformersEncoder("embedded", str(minilm_folder()))
     scores = await open_reranker(name, llm, encoder).scores("Which river flows past Lancaster?", PASSAGES)
     assert scores.index(max(scores)) == 1

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.evals.seper_steps import worth_of_steps
+from dubito.evals.seper_steps import score_steps
 from dubito.graphs import seper, vanilla_rag
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.state.seper import SePerContext, SePerInput
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.recorded import record
@@ -49,15 +49,15 @@ def by_hand(folder: Path, pairs: Sequence[tuple[str, str]]) -> list[float]:
         ]  # fmt: skip
 
 
-async def test_the_chunk_with_the_answer_is_worth_something(test_data: Path) -> None:
+async def test_the_chunk_with_the_answer_is_worth_something(test_data: Path, smollm2_folder: Path) -> None:
     folder = test_data / "models" / "nli-minilm"
-    context = SePerContext(n=20, judge=f"nli:{folder}", max_answer_tokens=24)
+    context = SePerContext(llm=f"hf:{smollm2_folder}", samples=8, judge=f"nli:{folder}", max_answer_tokens=16)
     asked: SePerInput = {"question": QUESTION, "answers": [GOLD], "chunks": [*CHUNKS]}
     found = await seper.build(Resources()).compile().ainvoke(asked, context=context)
     assert found["delta"] > 0
     for side, value in (("with_context", found["seper"]), ("without_context", found["seper_without"])):
         responses = found[side]["responses"]
-        assert len(responses) == 20
+        assert len(responses) == 8
         likelihoods = [math.exp(one["log_probability"] / one["tokens"]) for one in responses]
         assert [one["weight"] for one in responses] == pytest.approx([one / sum(likelihoods) for one in likelihoods])
         kernel = [max(one["entails"][0], one["entailed"][0]) for one in responses]
@@ -69,18 +69,19 @@ async def test_the_chunk_with_the_answer_is_worth_something(test_data: Path) -> 
     assert [one["entailed"][0] for one in some] == pytest.approx(backward, abs=1e-5)
 
 
-def test_the_steps_of_a_run(test_data: Path, tmp_path: Path) -> None:
+def test_the_steps_of_a_run(test_data: Path, smollm2_folder: Path, tmp_path: Path) -> None:
+    llm, judge = f"hf:{smollm2_folder}", f"nli:{test_data}/models/nli-minilm"
     opened = Resources(retriever=ScriptedRetriever([1.0, 0.0], [[1.0, 0.1], [1.0, 0.2]], CHUNKS))
     graph: Any = vanilla_rag.build(opened).compile(name="vanilla_rag")
-    record(Run(graph, QUESTION, VanillaRagContext(k=2, max_answer_tokens=16)), tmp_path / "t.jsonl")
-    context = SePerContext(n=4, judge=f"nli:{test_data}/models/nli-minilm", max_answer_tokens=16)
-    found = asyncio.run(worth_of_steps(read(tmp_path / "t.jsonl"), [GOLD], context, opened, chunks=True, compress=0.5))
-    assert [one.what for one in found] == ["known", "compressed", "chunk", "chunk"]
+    record(Run(graph, QUESTION, VanillaRagContext(llm=llm, k=2, max_answer_tokens=8)), tmp_path / "t.jsonl")
+    context = SePerContext(llm=llm, samples=2, judge=judge, max_answer_tokens=8)
+    found = asyncio.run(score_steps(read(tmp_path / "t.jsonl"), [GOLD], context, opened, chunks=True, compress=0.5))
+    assert [one.kind for one in found] == ["known", "compressed", "chunk", "chunk"]
     assert [one.words for one in found[:1] + found[2:]] == [20, 12, 8]
     # of three sentences the two that could be expected least: the name and the year are in the first
     assert found[1].evidence[0]["text"] == CHUNKS[0]
     assert 12 < found[1].words < 20
     for one in found:
-        assert one.worth is not None
-        assert -1 <= one.worth.delta <= 1
-        assert one.worth.seper_without == found[0].worth.seper_without if found[0].worth else False
+        assert one.result is not None
+        assert -1 <= one.result.delta <= 1
+        assert one.result.seper_without == found[0].result.seper_without if found[0].result else False

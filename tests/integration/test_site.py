@@ -146,10 +146,12 @@ def test_every_verb_of_the_command_line_has_its_section(pages: dict[str, str]) -
     page = pages["reference/cli.html"]
     plain = unescape(re.sub(r"<[^>]+>", "", page))
     group: Any = typer.main.get_command(app)
-    verbs = {**group.commands, **group.commands["calibrate"].commands}
+    calibrate = group.commands["calibrate"]
+    techniques = {name: calibrate.get_command(None, name) for name in calibrate.list_commands(None)}
+    verbs = {**group.commands, **techniques}
     assert {"ask", "eval", "calibrate", "seakr"} <= set(verbs)
     for name, verb in verbs.items():
-        place = f"dubito-calibrate-{name}" if name in group.commands["calibrate"].commands else f"dubito-{name}"
+        place = f"dubito-calibrate-{name}" if name in techniques else f"dubito-{name}"
         assert f'id="{place}"' in page
         first = " ".join(verb.help.split("\n\n")[0].replace("`", "").split())
         assert first in " ".join(plain.split())
@@ -175,11 +177,11 @@ def test_the_reference_holds_what_is_public(pages: dict[str, str]) -> None:
         "dubito.graphs.tool.as_tool",
         "dubito.graphs.chat.build",
         "dubito.graphs.reviewed.build",
-        "dubito.models.resources.Resources",
+        "dubito.resources.resources.Resources",
         "dubito.models.interfaces.ChatModel.complete",
         "dubito.state.df_rag.DFRagOutput.lambda_star",
         "dubito.state.df_rag.DFRagContext.sampling",
-        "dubito.state.context.BaseContext.k",
+        "dubito.state.mixins.RetrievalContext.k",
         "dubito.retrieval.gmmr_sweep",
         "dubito.uncertainty.energy.energy",
         "dubito.evals.answers.answer_scores",

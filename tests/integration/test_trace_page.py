@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.cli.viewer import page
 from dubito.graphs.registry import graph_names
+from dubito.render import trace_page as page
 from dubito.tests.recorded import RUNS, parsed, record, vanilla_run
 from dubito.traces.recording import read
+from dubito.traces.writer import VERSION
 
 CHROMIUM = shutil.which("chromium")
 
@@ -190,7 +191,7 @@ def test_a_row_of_words_stands_below_one_another_on_a_phone(tmp_path, measure):
 def test_a_link_to_a_step_within_a_subgraph_unfolds_it(tmp_path, measure):
     record(RUNS["sunar"](), tmp_path / "t.jsonl")
     found = read(tmp_path / "t.jsonl")
-    number = next(step.number for path, step in found.walk() if path and step.node == "promote")
+    number = next(step.number for path, step in found.walk() if path and step.node == "update_frontier")
     html = page.render(found).decode()
     around = f"[...document.querySelectorAll('details.step')].filter(one => one.querySelector('#s{number}'))"
     figures = f"{around}.map(one => one.open)"
@@ -211,7 +212,9 @@ def test_the_colours_follow_the_reader(tmp_path, measure, dark):
 def test_a_page_of_megabytes_is_shown(tmp_path, browse):
     """Six hundred steps with long, distinct texts, all folded."""
     stamp = {"timestamp": "2026-01-02T03:04:05.000+00:00"}
-    found = [{"type": "run", **stamp, "version": 1, "dubito": "0", "graph": "g", "context": {}, "question": "Why?"}]
+    found = [
+        {"type": "run", **stamp, "version": VERSION, "dubito": "0", "graph": "g", "context": {}, "question": "Why?"}
+    ]
     for i in range(600):
         place = {**stamp, "node": "n", "task": f"t{i}", "namespace": []}
         found.append({"type": "node_start", **place, "input": {"text": f"{i} <b>long</b> " * 400}})

@@ -36,11 +36,10 @@ def chat():
 
 
 @pytest.fixture(scope="module")
-def reference(chat):
+def reference(smollm2_folder):
     """The same weights, loaded and read by transformers alone."""
-    file = smollm2_gguf()
-    model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    model = transformers.AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2_folder)
     return SimpleNamespace(model=model.eval(), tokenizer=tokenizer)
 
 
@@ -193,7 +192,7 @@ async def test_choose_is_the_model_s_own_distribution(chat, reference):
     assert list(choice.probabilities) == options
     assert list(choice.probabilities.values()) == pytest.approx(expected, abs=1e-5)
     assert math.fsum(choice.probabilities.values()) == pytest.approx(1, abs=1e-12)
-    with pytest.raises(UserFault, match="distinct"):
+    with pytest.raises(UserFault, match="at least two different options"):
         await chat.choose(message, ["a", "a"])
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.cli.ui.app import create_app
-from dubito.cli.ui.server import Server
-from dubito.cli.ui.serving import page_offer
+from dubito.cli.ui import page_allow_list
 from dubito.errors import CapabilityMissing
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.tests.scripted import PLAN, QUERY, VECTORS, ScriptedChat, ScriptedRetriever
+from dubito.ui.app import create_app
+from dubito.ui.server import Server
 
 CHROMIUM = shutil.which("chromium")
 
@@ -153,7 +153,7 @@ def serve() -> Iterator[Callable[..., str]]:
 
     def start(llm: ScriptedChat, **more: Any) -> str:
         retriever = ScriptedRetriever(QUERY, VECTORS, [f"{HOSTILE} {i}" for i in range(len(VECTORS))])
-        app = create_app(page_offer([], None, []), resources=Resources(llm=llm, retriever=retriever), **more)
+        app = create_app(page_allow_list([], None, []), resources=Resources(llm=llm, retriever=retriever), **more)
         listener = socket.create_server(("127.0.0.1", 0))
         server = Server(app)
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
@@ -201,7 +201,7 @@ def test_a_question_is_asked_by_keyboard_and_its_steps_come_as_they_happen(brows
     assert browser.run("document.activeElement.id") == "outcome"
     nodes = [one.split()[0] for one in shown(browser, ".card.done")]
     assert nodes == ["prepare", *sorted(["plan", "candidates"], key=nodes.index), *nodes[3:]]
-    assert nodes[-2:] == ["choose", "generate"]
+    assert nodes[-2:] == ["choose_lambda", "generate"]
     assert len(shown(browser, "#evidence li")) == 5
     assert browser.run("document.documentElement.dataset.owned") is None
     trace = browser.run("fetch(document.querySelector('.links [download]').href).then(one => one.text())")
@@ -253,7 +253,7 @@ def test_faults_are_said_where_they_are_seen(browser, serve):
     browser.run("document.getElementById('question').value = 'Which river?'")
     browser.run("document.getElementById('go').click()")
     browser.until("document.querySelector('#fault')?.textContent.startsWith('corpus')")
-    assert "corpus '/etc' is not on offer here" in shown(browser, "#fault")[0]
+    assert "corpus '/etc' is not allowed here" in shown(browser, "#fault")[0]
     browser.run("document.getElementById('set-corpus').value = 'sample'")
     browser.run("document.getElementById('go').click()")
     browser.until("document.querySelector('#fault')?.textContent.startsWith('This model')")

@@ -39,7 +39,7 @@ def found(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Fou
     (path / "dubito").symlink_to(Path(__file__).parents[2])  # vLLM's environment has what dubito needs, and not dubito
     script = path / "dubito" / "tests" / "integration" / "engine_script.py"
     env = {**os.environ, "PYTHONPATH": str(path), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
-    env |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     name = f"engine:{smollm2_folder}?dtype=float32&max_model_len={WINDOW}"
     ran = subprocess.run(
         [Path(executable).with_name("python"), script, name],

@@ -24,8 +24,8 @@ import pytest
 from dubito.errors import ContextOverflow, UserFault
 from dubito.models.interfaces import Message, Sampling, Vectors
 from dubito.models.openai_chat import OpenAIChat
-from dubito.models.resources import open_chat_model
 from dubito.models.vllm_states import Reading, StatesServer
+from dubito.resources.opening import open_chat_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]  # the first test waits until both servers are there
 
@@ -55,7 +55,12 @@ class Served:
                 ],
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"},
+                env={
+                    **os.environ,
+                    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                    "VLLM_NO_USAGE_STATS": "1",
+                    "DO_NOT_TRACK": "1",
+                },
             )
         self.told: dict[str, Any] = {}
 
@@ -284,7 +289,7 @@ async def test_a_server_for_hidden_states_is_not_sampled_from(served: Served) ->
         await swapped.introspect(QUESTION, Sampling(n=2, temperature=1.0, max_tokens=2))
     with pytest.raises(UserFault, match="gives no hidden states: start it by `dubito serve MODEL --hidden-states`"):
         await open_chat_model(f"vllm:{served.plain}#smollm2&states={served.plain}").introspect(QUESTION, Sampling())
-    with pytest.raises(UserFault, match=r"of layer 15, and layer 7 was asked for: .* --layer 7"):
+    with pytest.raises(UserFault, match=r"of layer 15, not of layer 7: .* --layer 7"):
         await open_chat_model(served.told["llm"]).introspect(QUESTION, Sampling(), 7)
     assert served.left_files() == []
 

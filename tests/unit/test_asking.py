@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import pytest
 from dubito.errors import ContractFault
-from dubito.models.asking import ask_and_parse, named_option
+from dubito.models.choose_by_prompt import ask_and_parse, named_option
 from dubito.models.interfaces import Completion, Message, Reply, Sampling, Tokens
 
 GRADES = ["0", "1", "2", "3", "4", "5"]
@@ -68,7 +68,7 @@ QUESTION: list[Message] = [
 
 async def test_the_options_are_listed_where_the_model_is_asked() -> None:
     script = Script("Yes.")
-    assert await ask_and_parse(script.complete, QUESTION, ["yes", "no"]) == "yes"
+    assert (await ask_and_parse(script.complete, QUESTION, ["yes", "no"])).best == "yes"
     (asked,) = script.asked
     assert [m["role"] for m in asked] == ["system", "user"]
     assert asked[1]["content"].startswith("Is it so?")
@@ -78,7 +78,7 @@ async def test_the_options_are_listed_where_the_model_is_asked() -> None:
 
 async def test_it_asks_once_more_and_says_what_was_wrong() -> None:
     script = Script("Perhaps.", "no")
-    assert await ask_and_parse(script.complete, QUESTION, ["yes", "no"]) == "no"
+    assert (await ask_and_parse(script.complete, QUESTION, ["yes", "no"])).best == "no"
     again = script.asked[1]
     assert [m["role"] for m in again] == ["system", "user", "assistant", "user"]
     assert again[2]["content"] == "Perhaps."
@@ -87,7 +87,7 @@ async def test_it_asks_once_more_and_says_what_was_wrong() -> None:
 
 async def test_an_empty_reply_is_not_shown_to_the_model() -> None:
     script = Script("  ", "no")
-    assert await ask_and_parse(script.complete, QUESTION, ["yes", "no"]) == "no"
+    assert (await ask_and_parse(script.complete, QUESTION, ["yes", "no"])).best == "no"
     assert [m["role"] for m in script.asked[1]] == ["system", "user"]
 
 

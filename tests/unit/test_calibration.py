@@ -1,8 +1,7 @@
-"""Thresholds and the files that keep them, questions that are read and outcomes that are kept."""
+"""Thresholds, and the files that keep them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from fractions import Fraction
@@ -11,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dubito.errors import DubitoError, ModelUnavailable, UserFault
-from dubito.evals.calibration import Calibration, best_threshold, identity, is_calibration, settings_of
-from dubito.evals.conformal import Conformal, Half, Outcome, conformal_figures, fewest_right, rule_of, split
-from dubito.evals.questions import GoldQuestion, read_questions
-from dubito.evals.records import MOST_FAILURES, Records, ask_all, key_of
+from dubito.errors import UserFault
+from dubito.evals.answers import answer_rule
+from dubito.evals.calibration import best_threshold
+from dubito.evals.conformal import PartCounts, ScoredAnswer, conformal_figures, fewest_right, split
+from dubito.evals.sunar_calibration import SunarCalibration
+from dubito.state.calibration import Calibration, identity, is_calibration, settings_of
 from dubito.state.sunar import SunarContext
 from dubito.uncertainty import conformal_threshold
 from hypothesis import given, settings
@@ -99,7 +99,7 @@ def test_scores_that_differ_in_the_last_digit_are_told_apart() -> None:
         ([1.0, math.inf], [True, False], "not finite"),
         ([1.0, 2.0], [True], r"shape \(2,\) and what was wrong \(1,\)"),
         ([[1.0, 2.0]], [[True, False]], r"shape \(1, 2\)"),
-        ([1.0, 2.0], [0.2, 0.8], "a truth value"),
+        ([1.0, 2.0], [0.2, 0.8], "must be true or false"),
     ],
 )
 def test_scores_that_are_refused(scores, wrong, said: str) -> None:
@@ -110,8 +110,11 @@ def test_scores_that_are_refused(scores, wrong, said: str) -> None:
 # conformal figures
 
 
-def outcomes(right: list[float], wrong: list[float], failed: int = 0) -> list[Outcome | None]:
-    ended = [*(Outcome(score, right=True) for score in right), *(Outcome(score, right=False) for score in wrong)]
+def outcomes(right: list[float], wrong: list[float], failed: int = 0) -> list[ScoredAnswer | None]:
+    ended = [
+        *(ScoredAnswer(score, right=True) for score in right),
+        *(ScoredAnswer(score, right=False) for score in wrong),
+    ]
     return [*ended, *[None] * failed]
 
 
@@ -121,8 +124,8 @@ def test_conformal_figures_by_hand() -> None:
     held_back = outcomes([0.4, 0.5, 0.9, 1.0], [0.0, 0.2, 0.7], failed=2)
     found = conformal_figures(calibration, held_back, 0.2)
     assert (found.threshold, found.n, found.coverage) == (0.5, 9, 0.75)
-    assert found.calibration == Half(questions=13, failed=1, right=9, wrong=3, kept_right=8, kept_wrong=2)
-    assert found.held_back == Half(questions=9, failed=2, right=4, wrong=3, kept_right=3, kept_wrong=1)
+    assert found.calibration == PartCounts(questions=13, failed=1, right=9, wrong=3, kept_right=8, kept_wrong=2)
+    assert found.held_back == PartCounts(questions=9, failed=2, right=4, wrong=3, kept_right=3, kept_wrong=1)
 
 
 def test_without_right_answers_held_back_the_coverage_is_unknown() -> None:
@@ -173,18 +176,18 @@ def test_another_seed_is_another_split_and_not_the_first_ones() -> None:
     ],
 )
 def test_what_is_a_right_answer(rule: str, answer: str, right: bool) -> None:
-    assert rule_of(rule)(answer, ["Wye", "Lune"]) is right
+    assert answer_rule(rule)(answer, ["Wye", "Lune"]) is right
 
 
 def test_an_empty_answer_is_never_right() -> None:
-    assert rule_of("exact")(" ", ["the"]) is False  # of "the" nothing is left to compare
-    assert rule_of("f1:0.5")("", ["A"]) is False
+    assert answer_rule("exact")(" ", ["the"]) is False  # of "the" nothing is left to compare
+    assert answer_rule("f1:0.5")("", ["A"]) is False
 
 
 @pytest.mark.parametrize("rule", ["", "em", "f1", "f1:", "f1:0", "f1:-1", "f1:1.1", "f1:nan", "f1:x", "exact:1"])
 def test_rules_that_are_none(rule: str) -> None:
     with pytest.raises(UserFault, match="There is no rule"):
-        rule_of(rule)
+        answer_rule(rule)
 
 
 # the file
@@ -224,18 +227,18 @@ def test_a_threshold_comes_back_for_what_it_was_made_with(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("technique", "change", "said"),
     [
-        ("seakr", {}, "holds for sunar, and this is seakr"),
-        ("sunar", {"llm": "vllm:http://127.0.0.1:8000/v1#qwen"}, "the chat model llama, and this is qwen"),
-        ("sunar", {"llm": "embedded"}, "the chat model llama, and this is embedded"),
-        ("sunar", {"budget": 100, "samples": 5}, "budget 32 and not 100, samples 10 and not 5"),
-        ("sunar", {"encoder": "st:other"}, "encoder embedded and not st:other"),
-        ("sunar", {"judge": "llm", "meta_evidence": False}, "judge embedded and not llm, meta_evidence True and"),
+        ("seakr", {}, "holds for sunar, not seakr"),
+        ("sunar", {"llm": "vllm:http://127.0.0.1:8000/v1#qwen"}, "the chat model llama, not qwen"),
+        ("sunar", {"llm": "embedded"}, "the chat model llama, not embedded"),
+        ("sunar", {"budget": 100, "samples": 5}, "samples 10, not 5, budget 32, not 100"),
+        ("sunar", {"encoder": "st:other"}, "encoder embedded, not st:other"),
+        ("sunar", {"judge": "llm", "meta_evidence": False}, "judge embedded, not llm, meta_evidence True, not"),
     ],
 )  # fmt: skip
 def test_a_threshold_of_something_else_is_refused(tmp_path: Path, technique: str, change, said: str) -> None:
     path = tmp_path / "c.json"
     saved(path)
-    with pytest.raises(UserFault, match=f"{said}.*: use what it was made with, or calibrate anew"):
+    with pytest.raises(UserFault, match=f"{said}.*: use the settings it was made with, or calibrate again"):
         Calibration.load(path, technique, CONTEXT.model_copy(update=change))
 
 
@@ -246,13 +249,13 @@ def test_few_settings_may_be_all_that_matter(tmp_path: Path) -> None:
         "samples": 10,
         "temperature": 0.7,
     }
-    with pytest.raises(UserFault, match="samples 10 and not 3"):
+    with pytest.raises(UserFault, match="samples 10, not 3"):
         Calibration.load(path, "seakr", CONTEXT.model_copy(update={"samples": 3}))
 
 
 def test_a_setting_that_there_is_no_more_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "c.json", settings={"layers": 3})
-    with pytest.raises(UserFault, match="layers 3 and not None"):
+    with pytest.raises(UserFault, match="layers 3, not None"):
         Calibration.load(tmp_path / "c.json", "sunar", CONTEXT)
 
 
@@ -268,7 +271,7 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, content: str) 
     path = tmp_path / "c.json"
     path.write_text(content)
     assert not is_calibration(path)
-    with pytest.raises(UserFault, match="is no calibration: make one with dubito calibrate sunar"):
+    with pytest.raises(UserFault, match="is not a calibration: make one with dubito calibrate sunar"):
         Calibration.load(path, "sunar", CONTEXT)
 
 
@@ -281,11 +284,13 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_conformal_file_is_a_calibration_with_its_figures(tmp_path: Path) -> None:
-    half = Half(questions=9, failed=0, right=9, wrong=0, kept_right=9, kept_wrong=0)
+    half = PartCounts(questions=9, failed=0, right=9, wrong=0, kept_right=9, kept_wrong=0)
     given: dict[str, Any] = {"model": "llama", "settings": {}, "made_with": {}, "right": "exact", "alpha": 0.1}
-    found = Conformal(technique="sunar", threshold=0.5, n=9, coverage=None, calibration=half, held_back=half, **given)
+    found = SunarCalibration(
+        technique="sunar", threshold=0.5, n=9, coverage=None, calibration=half, held_back=half, **given
+    )
     found.save(tmp_path / "c.json")
-    assert Conformal.load(tmp_path / "c.json", "sunar", CONTEXT) == found
+    assert SunarCalibration.load(tmp_path / "c.json", "sunar", CONTEXT) == found
     assert Calibration.load(tmp_path / "c.json", "sunar", CONTEXT).threshold == 0.5
     assert json.loads((tmp_path / "c.json").read_text())["coverage"] is None
 
@@ -310,190 +315,3 @@ def test_settings_of_a_context() -> None:
 )
 def test_which_model_a_name_stands_for(name: str, which: str) -> None:
     assert identity(name) == which
-
-
-# questions
-
-
-def test_questions_in_every_accepted_form(tmp_path: Path) -> None:
-    path = tmp_path / "q.jsonl"
-    lines = [
-        '\ufeff{"question": " Who? ", "answers": ["Ada", "Ada Brand", "Ada"], "id": 7}',
-        "",
-        '{"question": "Where?", "answer": "Caton\\u00e9"}\r',
-        '{"question": "When?", "golden_answers": ["1815"], "answers": null}',
-        '{"question": "Which?", "answer": "the Lune", "aliases": ["Lune"], "answer_aliases": []}',
-    ]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    found = [
-        GoldQuestion("Who?", ("Ada", "Ada Brand")),
-        GoldQuestion("Where?", ("Catoné",)),
-        GoldQuestion("When?", ("1815",)),
-        GoldQuestion("Which?", ("the Lune", "Lune")),
-    ]
-    assert read_questions(path) == found
-    assert read_questions(path, 2) == found[:2]
-    assert read_questions(path, 9) == found
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (b'{"question": "Who?"', r"line 3: the JSON is broken \(expecting ',' delimiter, column 20\)"),
-        (b"Who?", "line 3: the JSON is broken"),
-        (b'["Who?", "Ada"]', "line 3: it is no object"),
-        (b'{"answers": ["Ada"]}', 'line 3: the "question" is missing'),
-        (b'{"question": 3, "answers": ["Ada"]}', 'line 3: the "question" is no text'),
-        (b'{"question": " ", "answers": ["Ada"]}', 'line 3: the "question" is empty'),
-        (b'{"question": "Who?"}', 'line 3: there is no "answers"'),
-        (b'{"question": "Who?", "answers": []}', 'line 3: there is no "answers"'),
-        (b'{"question": "Who?", "answers": ["Ada", 3]}', "line 3: an answer is no text"),
-        (b'{"question": "Who?", "answer": ""}', "line 3: an answer is empty"),
-        (b'{"question": "W\\ud800ho?", "answer": "x"}', 'line 3: the "question" is not valid Unicode'),
-        (b'{"question": "Who\xff?", "answer": "x"}', "line 3: it is not UTF-8"),
-        (b'{"question": "First?", "answer": "x"}', "line 3: the question is that of line 1"),
-        (b"[" * 100_000, "line 3: "),
-    ],
-)
-def test_a_broken_line_is_named(tmp_path: Path, line: bytes, said: str) -> None:
-    path = tmp_path / "q.jsonl"
-    path.write_bytes(b'{"question": "First?", "answer": "x"}\n\n' + line + b"\n")
-    with pytest.raises(UserFault, match=said):
-        read_questions(path)
-    assert len(read_questions(path, 1)) == 1
-
-
-def test_files_without_questions(tmp_path: Path) -> None:
-    with pytest.raises(UserFault, match="No such file"):
-        read_questions(tmp_path / "q.jsonl")
-    with pytest.raises(UserFault, match="Is a directory"):
-        read_questions(tmp_path)
-    (tmp_path / "q.jsonl").write_text("\n \n")
-    with pytest.raises(UserFault, match="holds no questions: give one JSON object a line"):
-        read_questions(tmp_path / "q.jsonl")
-
-
-# outcomes
-
-
-async def asked(records: Records, questions: list[str], at_once: int = 2, **by: Any) -> list[str]:
-    """Asks the questions; those of `by` raise what they are given there. Which were asked."""
-    seen: list[str] = []
-
-    async def ask(question: str) -> dict[str, Any]:
-        seen.append(question)
-        await asyncio.sleep(0)
-        if question in by:
-            raise by[question]
-        return {"answer": question.upper()}
-
-    keys = {key_of("t", {"k": 1}, question): question for question in questions}
-    await ask_all(keys, ask, records, at_once=at_once, on_end=lambda record: None)
-    return seen
-
-
-async def test_outcomes_are_kept_and_not_asked_for_again(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    assert await asked(Records(path), ["a", "b", "c"], b=UserFault("no b.")) == ["a", "b", "c"]
-    again = Records(path)
-    assert again.found(key_of("t", {"k": 1}, "a")) == {"answer": "A"}
-    failed = again.get(key_of("t", {"k": 1}, "b"))
-    assert failed is not None
-    assert (failed["found"], failed["error"], failed["question"]) == (None, "no b.", "b")
-    assert await asked(again, ["a", "b", "c", "d"]) == ["b", "d"], "what failed is tried again"
-    assert Records(path).found(key_of("t", {"k": 1}, "b")) == {"answer": "B"}
-    assert await asked(Records(path), ["a", "b", "c", "d"]) == []
-
-
-def test_keys_depend_on_everything() -> None:
-    varied = [("t", 1, "a"), ("u", 1, "a"), ("t", 2, "a"), ("t", 1, "b")]
-    keys = [key_of(technique, {"k": k}, question) for technique, k, question in varied]
-    assert len(set(keys)) == 4
-    assert key_of("t", {"k": 1, "l": 2}, "a") == key_of("t", {"l": 2, "k": 1}, "a")
-
-
-async def test_a_line_that_was_cut_off_is_taken_away(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    await asked(Records(path), ["a", "b"], at_once=1)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
-    assert await asked(Records(path), ["a", "b"], at_once=1) == ["b"]
-    assert [json.loads(line)["question"] for line in path.read_text().splitlines()] == ["a", "b"]
-
-
-@pytest.mark.parametrize("content", ["{}\n", "[]\n", "notes\n", '{"key": "x"}\n{}\n'])
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "r.jsonl"
-    path.write_text(content)
-    with pytest.raises(UserFault, match="line 1 is something else: give another --out"):
-        Records(path)
-    assert path.read_text() == content
-
-
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserFault, match="cannot be written, where each question's outcome is kept: No such file"):
-        Records(tmp_path / "nowhere" / "r.jsonl")
-
-
-async def test_many_failures_in_a_row_end_the_run(tmp_path: Path) -> None:
-    names = [f"q{i}" for i in range(20)]
-    gone: dict[str, Exception] = {name: ModelUnavailable("http://x", 4, "it is gone") for name in names[3:]}
-    records = Records(tmp_path / "r.jsonl")
-    with pytest.raises(DubitoError, match="5 questions in a row failed, the last one so: http://x did"):
-        await asked(records, names, at_once=1, **gone)
-    assert await asked(Records(records.path), names) == names[3:]
-
-
-async def test_failures_that_are_not_in_a_row_do_not(tmp_path: Path) -> None:
-    names = [f"q{i}" for i in range(20)]
-    gone = ModelUnavailable("http://x", 4, "it is gone")
-    bad: dict[str, Exception] = {name: gone for i, name in enumerate(names) if i % MOST_FAILURES}
-    assert await asked(Records(tmp_path / "r.jsonl"), names, at_once=1, **bad) == names
-
-
-async def test_questions_that_cannot_be_answered_as_they_are_do_not_either(tmp_path: Path) -> None:
-    names = [f"q{i}" for i in range(20)]
-    gone = ModelUnavailable("http://x", 4, "it is gone")
-    bad: dict[str, Exception] = {name: UserFault("It is too long.") for name in names[3:]}
-    assert await asked(Records(tmp_path / "r.jsonl"), names, at_once=1, **bad) == names
-    mixed = {name: gone if i % 2 else UserFault("It is too long.") for i, name in enumerate(names)}
-    with pytest.raises(DubitoError, match="5 questions in a row failed"):
-        await asked(Records(tmp_path / "mixed.jsonl"), names, at_once=1, **mixed)
-
-
-async def test_a_fault_that_is_none_of_ours_ends_the_run_and_the_questions_under_way(tmp_path: Path) -> None:
-    ended: list[str] = []
-
-    async def ask(question: str) -> dict[str, Any]:
-        if question == "b":
-            raise ZeroDivisionError
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append(question)
-        return {}
-
-    keys = {name: name for name in "abc"}
-    with pytest.raises(ZeroDivisionError):
-        await ask_all(keys, ask, Records(tmp_path / "r.jsonl"), at_once=3, on_end=lambda record: None)
-    await asyncio.sleep(0)
-    assert sorted(ended) == ["a", "c"]
-
-
-async def test_so_many_are_under_way_at_once(tmp_path: Path) -> None:
-    under_way, most = 0, 0
-
-    async def ask(question: str) -> dict[str, Any]:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        await asyncio.sleep(0.01)
-        under_way -= 1
-        return {}
-
-    heard: list[str] = []
-    keys = {str(i): str(i) for i in range(10)}
-    records = Records(tmp_path / "r.jsonl")
-    await ask_all(keys, ask, records, at_once=3, on_end=lambda record: heard.append(record["question"]))
-    assert most == 3
-    assert sorted(heard) == sorted(keys)

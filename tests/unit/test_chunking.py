@@ -7,7 +7,8 @@ import re
 
 import pytest
 from dubito.errors import UserFault
-from dubito.retrieval.chunking import embedding_text, open_chunker
+from dubito.retrieval.chunkers import open_chunker
+from dubito.retrieval.chunking import embedding_text
 from dubito.retrieval.corpus import Document
 from dubito.state.records import Chunk
 from dubito.tests.scripted import ScriptedEncoder
@@ -152,19 +153,19 @@ def test_unknown_names_are_refused_and_valid_ones_shown(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tokens:64/64", "tokens:64/65", "tokens:8/0"])
 def test_impossible_sizes_are_refused(name: str) -> None:
-    with pytest.raises(UserFault, match=re.escape(f"'{name}' cannot be") + ".*tokens:512/64"):
+    with pytest.raises(UserFault, match=re.escape(f"'{name}' is not a token chunker") + ".*tokens:512/64"):
         open_chunker(name, len)
 
 
 @pytest.mark.parametrize("name", ["semantic:1.01/512", "semantic:-2/512", "semantic:0.6/15", "semantic:0.6/0"])
 def test_impossible_cosines_and_sizes_are_refused(name: str) -> None:
-    with pytest.raises(UserFault, match=re.escape(f"'{name}' cannot be") + ".*semantic:0.6/512"):
+    with pytest.raises(UserFault, match=re.escape(f"'{name}' is not a semantic chunker") + ".*semantic:0.6/512"):
         open_chunker(name, len, ScriptedEncoder())
 
 
 @pytest.mark.parametrize("name", ["tokens:512/64", "semantic:0.6/512"])
 def test_tokens_need_a_counter(name: str) -> None:
-    with pytest.raises(UserFault, match=f"'{name}' counts tokens and this encoder has no tokenizer to count with"):
+    with pytest.raises(UserFault, match=f"'{name}' counts tokens, and this encoder has no tokenizer to count with"):
         open_chunker(name, None, ScriptedEncoder())
 
 

@@ -16,16 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dubito.cli import app, calibrating
+from dubito.cli import app
 from dubito.cli.ask_many import Bar, rate
 from dubito.errors import ModelFault, UserFault
-from dubito.evals import consistent_sunar
-from dubito.evals.calibration import Calibration
-from dubito.evals.conformal import Conformal
-from dubito.models import resources
+from dubito.evals.store import Store
+from dubito.evals.sunar_calibration import ConsistentContext, SunarCalibration, SunarCalibrator
 from dubito.models.interfaces import Completion, Message, Reply, Sampling, Tokens
-from dubito.models.resources import Resources
-from dubito.state.sunar import SunarContext
+from dubito.resources import resources
+from dubito.resources.resources import Resources
+from dubito.state.calibration import Calibration
 from dubito.tests.scripted import (
     Explorer,
     ListedRetriever,
@@ -178,19 +177,19 @@ def test_the_file_is_what_was_printed_and_loads_for_these_settings_alone(tmp_pat
     write(tmp_path, given)
     found = json.loads(calibrate(tmp_path, "--alpha", "0.2", "--json").stdout)
     on_disk = json.loads((tmp_path / "c.json").read_text())
-    extra = {"out": str(tmp_path / "c.json"), "kept": str(tmp_path / "c.questions.jsonl"), "failures": []}
+    extra = {"out": str(tmp_path / "c.json"), "kept": str(tmp_path / "c.questions.sqlite"), "failures": []}
     assert found == {**on_disk, **extra}
     assert (on_disk["technique"], on_disk["model"], on_disk["alpha"], on_disk["right"]) == (
         "sunar", "embedded", 0.2, "f1:0.5",
     )  # fmt: skip
     assert on_disk["settings"]["samples"] == 10
     assert on_disk["made_with"].keys() == {"dubito", "questions", "limit", "corpus", "holdout", "seed"}
-    context = SunarContext(**SETTINGS)
+    context = ConsistentContext(**SETTINGS)
     assert Calibration.load(tmp_path / "c.json", "sunar", context).threshold == on_disk["threshold"]
-    assert Conformal.load(tmp_path / "c.json", "sunar", context).alpha == 0.2
-    with pytest.raises(UserFault, match="samples 10 and not 3"):
-        Calibration.load(tmp_path / "c.json", "sunar", SunarContext(**{**SETTINGS, "samples": 3}))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["c.json", "c.questions.jsonl", "q.jsonl"]
+    assert SunarCalibration.load(tmp_path / "c.json", "sunar", context).alpha == 0.2
+    with pytest.raises(UserFault, match="samples 10, not 3"):
+        Calibration.load(tmp_path / "c.json", "sunar", ConsistentContext(**{**SETTINGS, "samples": 3}))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["c.json", "c.questions.sqlite", "q.jsonl"]
 
 
 def test_a_person_sees_the_threshold_and_how_it_does(tmp_path: Path, use: Use) -> None:
@@ -222,7 +221,7 @@ def test_too_few_right_answers_are_told(tmp_path: Path, use: Use) -> None:
     right = sum(case.right for case in given)
     said = " ".join(done.stdout.split())
     assert done.exit_code == 0
-    assert f"Warning: {right} right answers to calibrate on, where an alpha of 0.05 takes 19" in said
+    assert f"Warning: {right} right answers to calibrate on, and an alpha of 0.05 needs 19" in said
     assert "at least 0.0." in said
     assert "No right answer was held back" in said
     assert json.loads((tmp_path / "c.json").read_text())["coverage"] is None
@@ -234,7 +233,7 @@ def test_a_stricter_rule_needs_no_new_answers(tmp_path: Path, use: Use, monkeypa
     write(tmp_path, given)
     assert calibrate(tmp_path).exit_code == 0
     asked = len(llm.calls)
-    monkeypatch.setattr(calibrating, "open_everything", None)  # nor is anything opened
+    monkeypatch.setattr(SunarCalibrator, "open", None)  # nor is anything opened
     done = calibrate(tmp_path, "--right", "exact")
     assert done.exit_code == 2
     assert "None of the 6 questions to calibrate on was answered right" in done.stderr
@@ -251,7 +250,7 @@ def test_what_is_done_is_not_asked_again(tmp_path: Path, use: Use) -> None:
     second = use(given)
     done = calibrate(tmp_path)
     assert second.questions == {case.question for case in given[20:]}
-    assert done.stdout.splitlines()[0] == "20 of 30 questions were done before."
+    assert done.stdout.splitlines()[0] == "20 of 30 questions were finished before."
     assert json.loads((tmp_path / "c.json").read_text())["calibration"]["questions"] == 15
     # other settings are other answers
     third = use(given)
@@ -286,7 +285,6 @@ def test_a_question_that_fails_is_told_and_not_counted(tmp_path: Path, use: Use)
 def test_a_server_that_is_gone_ends_the_run_and_keeps_what_is_done(
     tmp_path: Path, use: Use, fast_retries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrating, "consistent_sunar", consistent_sunar.build().compile())  # with those retries
     given = cases(30)
     gone = {case.question: ModelFault("http://x", "connection refused") for case in given[8:]}
     use(given, gone)
@@ -294,7 +292,8 @@ def test_a_server_that_is_gone_ends_the_run_and_keeps_what_is_done(
     done = calibrate(tmp_path, "--at-once", "1", "--json")
     assert done.exit_code == 1
     message = json.loads(done.stdout)["error"]["message"]
-    assert message.startswith("5 questions in a row failed, the last one so: http://x did not answer")
+    assert message.startswith("6 questions in a row failed. The last failure,")
+    assert "http://x did not answer" in message
     assert not (tmp_path / "c.json").exists()
     later = use(given)
     assert calibrate(tmp_path).exit_code == 0
@@ -307,7 +306,7 @@ def test_no_answer_at_all_is_a_failure(tmp_path: Path, use: Use) -> None:
     write(tmp_path, given)
     done = calibrate(tmp_path)
     assert done.exit_code == 1
-    assert "None of 3 questions was answered, the first one so: no." in done.stderr
+    assert "All 3 questions failed. The first failure: no." in done.stderr
     assert not (tmp_path / "c.json").exists()
 
 
@@ -316,14 +315,14 @@ REFUSED = [
     (["--alpha", "1.2"], "give an alpha between 0 and 1"),
     (["--alpha", "much"], "--alpha"),
     (["--right", "f1:2"], "There is no rule 'f1:2'"),
-    (["--holdout", "1"], "--holdout"),
+    (["--holdout", "1"], "holdout is '1.0' and must be a number from 0.0 to 0.95"),
     (["--limit", "0"], "--limit"),
     (["--at-once", "0"], "--at-once"),
     (["--set", "budgt=3"], "has no setting 'budgt' (did you mean budget?)"),
     (["--set", "budget=none"], "budget is 'none' and must be a whole number"),
-    (["--out", "."], "'.' is there and is no calibration"),
-    (["--out", "nowhere/c.json"], "is no folder to write to"),
-    (["--out", "q.jsonl"], "'q.jsonl' is there and is no calibration"),
+    (["--out", "."], "'.' exists and is not a calibration"),
+    (["--out", "nowhere/c.json"], "is not a writable folder"),
+    (["--out", "q.jsonl"], "'q.jsonl' exists and is not a calibration"),
 ]
 
 
@@ -350,7 +349,7 @@ def test_a_broken_line_is_named_in_json_too(tmp_path: Path, use: Use) -> None:
     assert done.exit_code == 2
     error = json.loads(done.stdout)["error"]
     assert error["type"] == "UserFault"
-    assert 'line 2: there is no "answers"' in error["message"]
+    assert 'line 2: "answers" is missing' in error["message"]
     assert llm.calls == []
 
 
@@ -360,7 +359,8 @@ def test_what_cannot_be_opened_is_refused_before_any_question(tmp_path: Path, mo
     done = calibrate(tmp_path, "--llm", "nobody:x")
     assert done.exit_code == 2
     assert "There is no chat model named 'nobody:x'" in done.stderr
-    assert (tmp_path / "c.questions.jsonl").read_text() == ""
+    with Store(tmp_path / "c.questions.sqlite") as store:
+        assert store.ended() == {}
 
 
 def test_the_file_is_named_for_the_technique_unless_told(
@@ -373,7 +373,18 @@ def test_the_file_is_named_for_the_technique_unless_told(
     done = CliRunner().invoke(app, ["calibrate", "sunar", "q.jsonl", "--set", "penalty=none"])
     assert done.exit_code == 0
     written = {file.name for file in tmp_path.iterdir()}
-    assert written == {"q.jsonl", "sunar.calibration.json", "sunar.calibration.questions.jsonl"}
+    assert written == {"q.jsonl", "sunar.calibration.json", "sunar.calibration.questions.sqlite"}
+
+
+def finished(path: Path) -> list[str]:
+    """The questions with an outcome, as another process sees them."""
+    if not path.exists() or not path.stat().st_size:
+        return []
+    try:
+        with Store(path) as store:
+            return [question for _, question in store.ended()]
+    except UserFault:  # its tables are being made
+        return []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
@@ -383,7 +394,7 @@ def test_ctrl_c_ends_it_at_once_and_loses_only_what_is_under_way(tmp_path: Path,
     code = (
         "import asyncio, re, sys, time\n"
         "from dubito.tests.scripted import *\n"
-        "from dubito.models import resources\n"
+        "from dubito.resources import resources\n"
         "from dubito.tests.unit import test_cli_calibrate as tests\n"
         "class Slow(tests.Model):\n"
         "    async def complete(self, messages, sampling):\n"
@@ -399,30 +410,27 @@ def test_ctrl_c_ends_it_at_once_and_loses_only_what_is_under_way(tmp_path: Path,
         "main()"
     )
     arguments = ["calibrate", "sunar", "q.jsonl", "--set", "penalty=none", "--at-once", "2"]
-    kept = tmp_path / "sunar.calibration.questions.jsonl"
+    kept = tmp_path / "sunar.calibration.questions.sqlite"
     running = subprocess.Popen(
         [sys.executable, "-c", code, *arguments, *(["--json"] if as_json else [])],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": ""},
     )
     end = time.monotonic() + 60
-    while not (kept.exists() and kept.read_text().count("\n") == 3) and running.poll() is None:
+    while len(finished(kept)) < 3 and running.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
     stdout, stderr = running.communicate(timeout=30)
     assert running.returncode == 130, stderr
-    assert "3 of 6 questions are done and kept: run the same again to go on." in stderr
+    assert "3 of 6 questions are finished and kept: run the same command again to go on." in stderr
     if as_json:
         assert json.loads(stdout) == {"error": {"type": "Interrupted", "message": "Interrupted."}}
     else:
         assert stderr.splitlines()[-1] == "Interrupted."
-    found = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert sorted(record["question"] for record in found) == [f"What is thing {i}?" for i in range(3)]
-    assert all(record["found"]["consistency"] in {i / 10 for i in range(11)} for record in found)
+    assert sorted(finished(kept)) == [f"What is thing {i}?" for i in range(3)]
 
 
 def test_the_bar_tells_how_far_it_is() -> None:

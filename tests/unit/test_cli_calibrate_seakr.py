@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from dubito.cli import app
-from dubito.models import resources
-from dubito.models.resources import Resources
+from dubito.resources import resources
+from dubito.resources.resources import Resources
 from dubito.tests.scripted import ScriptedRetriever
 from dubito.tests.thinker import Thinker, score
 from typer.testing import CliRunner
@@ -92,9 +92,9 @@ def test_whole_runs_look_something_up_where_u_is_above_the_delta_that_was_found(
 
 def test_a_person_sees_delta_and_how_well_it_does(use: Thinker) -> None:
     said = calibrate().stdout
-    assert "Look something up where U is above" in said
+    assert "Retrieve when U is above" in said
     assert "50% of 10 questions were answered wrong" in said
-    assert "decides right for 90%; AUROC of U 0.96" in said
+    assert "decides right for 90%; the AUROC of U is 0.96" in said
     assert "Written to seakr.calibration.json" in said
 
 
@@ -115,9 +115,9 @@ def test_ask_uses_what_was_found_and_refuses_another_models_or_another_setting(u
     assert json.loads(CliRunner().invoke(app, calm).stdout)["steps"][0]["query"] is None
     use.calls.clear()
     other = CliRunner().invoke(app, [*ask, "--set", "samples=3"])
-    assert "samples 2 and not 3" in other.output
+    assert "samples 2, not 3" in other.output
     model = CliRunner().invoke(app, [*ask, "--set", "samples=2", "--llm", "hf:other"])
-    assert "holds for the chat model embedded, and this is hf:other" in model.output
+    assert "holds for the chat model embedded, not hf:other" in model.output
     assert not use.calls
 
 
@@ -141,8 +141,8 @@ def test_a_sweep_shows_each_value_and_a_plot_is_drawn(use: Thinker) -> None:
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (("--sweep", "layer"), "The sweep 'layer' is none: write it as in layer=5,10,15."),
-        (("--sweep", "layer=5,,6"), "The sweep 'layer=5,,6' is none"),
+        (("--sweep", "layer"), "'layer' is not a sweep: write NAME=V1,V2, such as layer=5,10,15."),
+        (("--sweep", "layer=5,,6"), "'layer=5,,6' is not a sweep"),
         (("--sweep", "max_steps=5"), "There is no sweep over 'max_steps': use k, estimator,"),
         (("--sweep", "samples=1"), "samples is '1' and must be a whole number from 2 to 1000."),
         (("--plot", "u.txt"), "'u.txt' cannot be a plot"),
@@ -171,4 +171,4 @@ def test_an_uncertainty_that_cannot_be_measured_is_left_out_and_told(use: Thinke
     use.mute = "What is number 3?"
     done = calibrate()
     assert done.exit_code == 0, done.output
-    assert "of 1 question the uncertainty could not be measured" in done.output
+    assert "1 question left out" in done.output

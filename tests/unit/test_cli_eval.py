@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from dubito.cli import app
-from dubito.cli.evaluating import Job, systems_of
+from dubito.cli.evaluating import systems_of
+from dubito.errors import UserFault
 from dubito.graphs.registry import graph_names
 from typer.testing import CliRunner
 
@@ -31,7 +32,7 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cot:max_steps=many", "--dataset", "FILE"], ["max_steps is 'many' and must be a whole number"]),
         (["cot", "cot", "--dataset", "FILE", "--corpus", "sample"], ["Two systems are named 'cot'"]),
         (["seper", "--dataset", "FILE"], ["seper needs more than a question"]),
-        (["cot", "ircot", "--dataset", "FILE"], ["come without paragraphs"]),
+        (["cot", "ircot", "--dataset", "FILE"], ["have no paragraphs"]),
         (["df_rag", "--dataset", "FILE", "--corpus", "nowhere.index"], ["There is no corpus at 'nowhere.index'"]),
         (["cot", "--dataset", "FILE", "--corpus", "sample", "--set", "kk=3"], ["No system has the setting 'kk'"]),
         (["cot", "--dataset", "FILE", "--metric", "speed"], ["There is no metric 'speed'"]),
@@ -39,8 +40,8 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cot", "--dataset", "FILE", "--metric", "seper-steps", "--no-traces"], ["leave --no-traces out"]),
         (["cot", "--resume", "x"], ["leave the systems and datasets out"]),
         (["--resume", "nowhere"], ["There is no run in 'nowhere'"]),
-        (["cot", "--dataset", "FILE", "--retry-failed"], ["--retry-failed belongs to --resume"]),
-        (["cot", "--dataset", "FILE", "--corpus", "sample", "--replica", "http://h/v1"], ["--replica deals questions"]),
+        (["cot", "--dataset", "FILE", "--retry-failed"], ["--retry-failed needs --resume"]),
+        (["cot", "--dataset", "FILE", "--corpus", "sample", "--replica", "http://h/v1"], ["Replicas are servers"]),
     ],
 )
 def test_what_cannot_be_run_is_said_in_a_sentence_and_leaves_nothing(
@@ -58,10 +59,10 @@ def test_systems_are_named_and_set_up_as_they_are_written():
     found = systems_of(specs, {"llm": "hf:/m", "k": "3", "preset": None}, ["fixed_lambda=0.5", "max_steps=4"])
     assert [one.label for one in found] == [*specs[:2], "wide", specs[3]]
     assert [one.graph for one in found] == ["cot", "vanilla_rag", "vanilla_rag", "dense_rag"]
-    assert [one.context["k"] for one in found] == [3, 7, 20, 2]
+    assert [one.context.get("k") for one in found] == [None, 7, 20, 2]
     assert {one.context["llm"] for one in found} == {"hf:/m"}
     assert [one.context["max_steps"] for one in found[:1]] == [4]
-    assert [one.context["fixed_lambda"] for one in found[1:3]] == [0.5, 0.5]
+    assert [one.context["fixed_lambda"] for one in found[1:3]] == [0.5, 0.7], "left out where it has no effect"
     assert (found[1].context["selection"], found[3].context["judge"]) == ("mmr", "nli:/a,b/c")
 
 
@@ -75,16 +76,29 @@ def graph_names_that_answer() -> list[str]:
 
 
 def test_a_setting_of_ones_own_goes_before_the_shared_one():
-    found = systems_of(["a=vanilla_rag:fixed_lambda=0.2", "b=vanilla_rag"], {}, ["fixed_lambda=0.9"])
+    specs = ["a=vanilla_rag:selection=mmr,fixed_lambda=0.2", "b=vanilla_rag:selection=mmr"]
+    found = systems_of(specs, {}, ["fixed_lambda=0.9"])
     assert [one.context["fixed_lambda"] for one in found] == [0.2, 0.9]
+
+
+def test_a_shared_setting_that_no_system_uses_is_refused():
+    with pytest.raises(UserFault, match="fixed_lambda has no effect in any system: change selection, or leave"):
+        systems_of(["vanilla_rag", "long=vanilla_rag:selection=long_context"], {}, ["fixed_lambda=0.9"])
+
+
+@pytest.mark.parametrize("option", ["k", "corpus"])
+def test_an_option_that_no_system_has_is_refused(option: str):
+    with pytest.raises(UserFault, match=f"No system has the setting '{option}': use "):
+        systems_of(["cot"], {option: "3"}, [])
+    assert systems_of(["cot"], {option: None}, [])
 
 
 def test_runs_begun_in_the_same_second_have_folders_of_their_own(questions: Path, monkeypatch: pytest.MonkeyPatch):
     begun: list[str] = []
 
-    def begin(job: Job, how: object) -> None:
-        job.out.mkdir()
-        begun.append(job.out.name)
+    def begin(folder: Path, *_: object, **options: object) -> None:
+        folder.mkdir()
+        begun.append(folder.name)
 
     monkeypatch.setattr("time.strftime", lambda form: form.replace("%Y%m%d-%H%M%S", "20260102-101500"))
     monkeypatch.setattr("dubito.cli.evaluating.evaluate_anew", begin)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from dubito.cli import app
 from dubito.errors import UserFault
-from dubito.models import resources
 from dubito.models.interfaces import Vectors
-from dubito.models.resources import Resources
+from dubito.resources import resources
+from dubito.resources.resources import Resources
 from dubito.retrieval.corpus import read_corpus
 from dubito.retrieval.document_graph import DocumentGraph
 from dubito.retrieval.index import Index
@@ -110,15 +110,15 @@ def test_another_graph_than_before_is_built(tmp_path: Path, encoder: LetterEncod
     added = file_of(tmp_path, "b.jsonl", range(8, 11))
     done = dubito("index", added, "--add-to", str(out), "--graph-neighbours", "2")
     assert done.exit_code == 0, done.stderr
-    assert "The 2 nearest others of every chunk are in the cache folder." in done.stdout
+    assert "The 2 nearest neighbours of every chunk are in the cache folder." in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--encoder", "letters", "--chunker", "words:2"], "has chunks by 'words:1', not by 'words:2': choose that"),
+        (["--encoder", "letters", "--chunker", "words:2"], "was cut by 'words:1', not by 'words:2': choose that"),
         (["--force"], "--force replaces an index and --add-to keeps it"),
-        (["--out", "elsewhere"], "--out DIR for a new index, or --add-to DIR for one that is there"),
+        (["--out", "elsewhere"], "--out DIR for a new index, or --add-to DIR to add to an index"),
         (["--graph-encoder", "embedded"], "--graph-encoder needs --graph-neighbours K"),
         (["--graph-neighbours", "2", "--graph-encoder", "colbert:/no/such"], "no late-interaction model folder"),
     ],
@@ -163,8 +163,8 @@ def test_documents_that_are_there_already_are_refused(tmp_path: Path, encoder: L
     refused = dubito("index", file_of(tmp_path, "b.jsonl", range(4, 10)), "--add-to", str(out))
     assert refused.exit_code == 2
     assert (
-        "4 of the 6 documents to add are in the index already ('d4', 'd5', 'd6', ...): leave them out, give new ones "
-        "ids of their own, or index everything anew."
+        "4 of the 6 documents to add are in the index already ('d4', 'd5', 'd6', ...): leave them out, give new "
+        "documents new ids, or index everything again."
     ) in " ".join(refused.stderr.split())
     assert (content(out), encoder.embedded) == (before, [])
 
@@ -187,7 +187,7 @@ def test_what_is_no_index_is_refused(tmp_path: Path, encoder: LetterEncoder) -> 
     for target in ("mine", "none", "a.jsonl"):
         refused = dubito("index", corpus, "--add-to", str(tmp_path / target))
         assert refused.exit_code == 2
-        assert "is no index: make one with `dubito index CORPUS --out" in " ".join(refused.stderr.split())
+        assert "is not an index: build it again with `dubito index`" in " ".join(refused.stderr.split())
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     assert dubito("index", corpus).exit_code == 2
     assert encoder.embedded == []

@@ -1,8 +1,7 @@
-"""`dubito seper`, and `dubito ask --graph seper`: what is measured, what is shown, what is refused."""
+"""`dubito seper` and `dubito ask --graph seper`: the measurements, the table, the faults."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,23 +10,20 @@ from typing import Any
 import pytest
 from dubito.cli import app
 from dubito.cli.seper import WIDTH, delta_bar
-from dubito.cli.viewer import page
-from dubito.cli.watch import follow
 from dubito.errors import ContextOverflow, UserFault
-from dubito.evals.seper_steps import worth_of_steps
-from dubito.models import resources as resources_module
+from dubito.evals.seper_steps import score_steps
 from dubito.models.interfaces import Completion, Token
-from dubito.models.resources import Resources
+from dubito.resources import resources as resources_module
+from dubito.resources.resources import Resources
 from dubito.state.seper import SePerContext
-from dubito.tests.recorded import RUNS, parsed, record, seper_run
+from dubito.tests.recorded import RUNS, record
 from dubito.tests.scripted import QUERY, QUESTION, VECTORS, Believer, ScriptedJudge, ScriptedRetriever
 from dubito.traces.recording import read
-from rich.console import Console
 from typer.testing import CliRunner
 
 
 def believes(question: str, shown: Sequence[str]) -> list[str]:
-    """Of ten responses as many are right as documents with a b or an f are shown, and one more."""
+    """Ten responses; one is right, and one more for each document whose text starts with b or f."""
     right = 1 + sum(text[0] in "bf" for text in shown)
     return ["Ada"] * right + ["Bob"] * (10 - right)
 
@@ -59,9 +55,9 @@ def belief(right: int) -> float:
 # --- the steps ---
 
 
-async def test_the_worth_of_every_step(sunar_trace: Path) -> None:
+async def test_every_step_has_a_score(sunar_trace: Path) -> None:
     model = Believer(believes=believes, mean_logprob=lambda user, text: -1.0 - text.count("1"))
-    found = await worth_of_steps(
+    found = await score_steps(
         read(sunar_trace), ["Ada"], SePerContext(), Resources(llm=model, judge=ScriptedJudge()),
         chunks=True, compress=0.5,
     )  # fmt: skip
@@ -69,9 +65,9 @@ async def test_the_worth_of_every_step(sunar_trace: Path) -> None:
         (
             one.step,
             one.label,
-            one.what,
+            one.kind,
             " ".join(chunk["id"] for chunk in one.evidence),
-            one.worth and round(one.worth.seper, 9),
+            one.result and round(one.result.seper, 9),
         )
         for one in found
     ]
@@ -92,15 +88,15 @@ async def test_the_worth_of_every_step(sunar_trace: Path) -> None:
         (3, "meta evidence", "known", "f1 n1 b1 b2", belief(4)),
         (3, "meta evidence", "compressed", "f1 n1", belief(2)),
     ]
-    assert {round(one.worth.seper_without, 9) for one in found if one.worth} == {belief(1)}
-    assert found[0].worth is not None
-    assert found[0].worth.delta == pytest.approx(0.06)
+    assert {round(one.result.seper_without, 9) for one in found if one.result} == {belief(1)}
+    assert found[0].result is not None
+    assert found[0].result.delta == pytest.approx(0.06)
     assert found[6].words == 4
     # equal prompts are sampled once; f1 n1 is another prompt than n1 f1
     assert len(model.sampled) == len(set(model.sampled)) == 11
 
 
-async def test_evidence_that_does_not_fit_has_no_worth(sunar_trace: Path) -> None:
+async def test_evidence_that_does_not_fit_has_no_result(sunar_trace: Path) -> None:
     class Narrow(Believer):
         async def complete(self, messages: Any, sampling: Any) -> Any:
             if "b2" in messages[1]["content"]:
@@ -108,8 +104,8 @@ async def test_evidence_that_does_not_fit_has_no_worth(sunar_trace: Path) -> Non
             return await super().complete(messages, sampling)
 
     opened = Resources(llm=Narrow(believes=believes), judge=ScriptedJudge())
-    found = await worth_of_steps(read(sunar_trace), ["Ada"], SePerContext(), opened)
-    fits = [one.worth is not None for one in found]
+    found = await score_steps(read(sunar_trace), ["Ada"], SePerContext(), opened)
+    fits = [one.result is not None for one in found]
     assert fits == [True, True, True, False, False, False, False]
 
 
@@ -117,7 +113,7 @@ async def test_a_run_that_looked_nothing_up_is_refused(sunar_trace: Path) -> Non
     recording = read(sunar_trace)
     recording.steps.clear()
     with pytest.raises(UserFault, match="looked nothing up"):
-        await worth_of_steps(recording, ["Ada"], SePerContext(), Resources(llm=Believer()))
+        await score_steps(recording, ["Ada"], SePerContext(), Resources(llm=Believer()))
 
 
 # --- the command ---
@@ -127,8 +123,8 @@ def test_the_table(llm: Believer, sunar_trace: Path) -> None:
     code, said, wrong = dubito("seper", sunar_trace, "--answer", "Ada", "--chunks")
     assert (code, wrong) == (0, "")
     lines = said.splitlines()
-    assert lines[0] == f"sunar  {QUESTION}"
-    assert "chat model embedded, judge embedded, n = 10" in lines[1]
+    assert lines[0] == f"sunar: {QUESTION}"
+    assert "chat model embedded, judge embedded, 10 samples" in lines[1]
     assert f"Without evidence the belief in the right answer is {belief(1):.3f}." in said
     (first,) = [line for line in lines if line.startswith("1  Who")]
     assert "all so far" in first
@@ -143,7 +139,7 @@ def test_the_table(llm: Believer, sunar_trace: Path) -> None:
 
 def test_one_json_object_and_nothing_else(llm: Believer, sunar_trace: Path) -> None:
     code, said, _ = dubito(
-        "seper", sunar_trace, "--answer", "Ada", "--answer", "Eve", "--compress", "0.5", "--set", "n=20",
+        "seper", sunar_trace, "--answer", "Ada", "--answer", "Eve", "--compress", "0.5", "--set", "samples=20",
         "--set", "rule=hard", "--json",
     )  # fmt: skip
     assert code == 0
@@ -162,7 +158,7 @@ def test_one_json_object_and_nothing_else(llm: Believer, sunar_trace: Path) -> N
     }
     assert {one.n for one in llm.samplings} == {20}
     assert found["usage"]["calls"] == len(llm.calls)
-    assert (found["context"]["n"], found["context"]["rule"]) == (20, "hard")
+    assert (found["context"]["samples"], found["context"]["rule"]) == (20, "hard")
 
 
 def test_the_model_is_the_runs_own_unless_another_is_named(llm: Believer, sunar_trace: Path) -> None:
@@ -185,13 +181,11 @@ def test_the_model_is_the_runs_own_unless_another_is_named(llm: Believer, sunar_
         ([], "There is no right answer"),
         (["--answer", " "], "Right answer 1 is no text"),
         (["--answer", "Ada", "--compress", "0"], "share of sentences to keep"),
-        (["--answer", "Ada", "--set", "n=0"], "n is '0'"),
-        (["--answer", "Ada", "--set", "samples=3"], "seper has no setting 'samples'"),
+        (["--answer", "Ada", "--set", "samples=0"], "samples is '0'"),
+        (["--answer", "Ada", "--set", "sample=3"], "seper has no setting 'sample'"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(
-    llm: Believer, sunar_trace: Path, arguments: list[str], message: str
-) -> None:
+def test_bad_options_are_refused(llm: Believer, sunar_trace: Path, arguments: list[str], message: str) -> None:
     code, said, wrong = dubito("seper", sunar_trace, *arguments)
     assert (code, said) == (2, "")
     assert message in wrong
@@ -199,7 +193,7 @@ def test_what_cannot_be_measured_is_refused(
     assert llm.calls == []
 
 
-def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("hello\n")
     assert dubito("seper", tmp_path / "x.jsonl", "--answer", "Ada")[0] == 2
     assert "There is no trace" in dubito("seper", tmp_path / "none", "--answer", "Ada")[2]
@@ -210,7 +204,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     [(0.0, 0, 0), (1.0, 0, WIDTH // 2), (-1.0, WIDTH // 2, 0), (0.5, 0, WIDTH // 4), (-0.01, 0, 0)],
 )
 def test_bars_go_both_ways(delta: float, left: int, right: int) -> None:
-    before, after = delta_bar(delta).plain.split("│")
+    before, after = delta_bar(delta).split("│")
     assert (before.count("█"), after.count("█")) == (left, right)
     assert len(before) == len(after) == WIDTH // 2
     assert before.endswith("█" * left)
@@ -223,32 +217,14 @@ def test_a_warning_is_given_once(llm: Believer, sunar_trace: Path) -> None:
     assert said.count("Warning: ") == 2, "with the chunks, and without"
 
 
-# --- the graph on the terminal and on the page ---
-
-
-def printed(**settings: Any) -> str:
-    out = io.StringIO()
-    follow(seper_run(**settings), None, Console(file=out, width=100, force_terminal=False))
-    return out.getvalue()
-
-
-def test_a_run_is_shown_as_it_goes() -> None:
-    said = printed()
-    assert "4 responses with the chunks, 4 responses without" in said
-    (row,) = [line for line in said.splitlines() if line.split()[:1] == ["0.50"]]
-    assert row.split() == ["0.50", "one"], "both spellings, with the chunks"
-    (row,) = [line for line in said.splitlines() if line.endswith("three") and "1.00" in line]
-    assert row.split() == ["0.25", "1.00", "three"]
-    assert "ΔSePer +0.75: the belief in the right answer goes from 0.00 to 0.75" in said
-    assert "entail" not in said
-    assert said.rstrip().endswith("one")
+# --- the graph at the command line ---
 
 
 def test_ask_measures_a_retrieval(llm: Believer) -> None:
     code, said, _ = dubito("ask", "Who?", "--graph", "seper", "--answer", "Ada", "-k", "2", "--json")
     assert code == 0
     found = json.loads(said)
-    assert (found["golds"], found["seper"], found["delta"]) == (["Ada"], pytest.approx(belief(1)), 0.0)
+    assert (found["gold_answers"], found["seper"], found["delta"]) == (["Ada"], pytest.approx(belief(1)), 0.0)
     assert len(found["with_context"]["responses"]) == 10
 
 
@@ -259,36 +235,8 @@ def test_ask_measures_a_retrieval(llm: Believer) -> None:
         (["--graph", "vanilla_rag", "--answer", "Ada"], "vanilla_rag takes no right answers"),
     ],
 )
-def test_ask_says_where_right_answers_belong(llm: Believer, arguments: list[str], message: str) -> None:
+def test_ask_says_which_graphs_take_right_answers(llm: Believer, arguments: list[str], message: str) -> None:
     code, _, wrong = dubito("ask", "Who?", *arguments)
     assert code == 2
     assert message in wrong
     assert llm.calls == []
-
-
-@pytest.mark.parametrize("rule", ["soft", "hard"])
-def test_the_page(rule: str, tmp_path: Path) -> None:
-    record(seper_run(rule=rule), tmp_path / "t.jsonl")
-    shown = parsed(page.render(read(tmp_path / "t.jsonl")))
-    assert "what the chunks add to the belief in the right answer" in shown.text
-    table = shown.table("With the chunks: responses")
-    names = ["weight", "response", *(["meaning"] if rule == "hard" else [])]
-    assert table[0] == [*names, "entails one", "entailed by one", "entails 1", "entailed by 1"]
-    assert len(table) == 5
-    assert ["0.250", "one", *(["0"] if rule == "hard" else []), "1.00", "1.00", "0.40", "0.40"] in table
-    if rule == "hard":
-        meanings = shown.table("With the chunks: meanings")
-        assert meanings == [
-            ["meaning", "weight", "first response", "one", "1"],
-            ["0", "0.750", "one", "matches", ""],
-            ["1", "0.250", "three", "", ""],
-        ]
-    else:
-        assert "meanings" not in shown.text
-
-
-def test_the_page_of_a_run_that_ended_early(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    record(seper_run(), path)
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:6]))
-    assert "The run ended before anything was measured." in parsed(page.render(read(path))).text

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.cli import app, serve_commands
+from dubito.cli import app, vllm_commands
 from typer.testing import CliRunner
 
 # what is found of a vLLM server from outside: /health on its port, a log, an engine process in the same group
@@ -82,7 +82,7 @@ def port() -> int:
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_commands, "GPU_DEVICES", ())
+    monkeypatch.setattr(vllm_commands, "GPU_DEVICES", ())
     for name in ("DUBITO_VLLM", "DUBITO_DEBUG", "PYTHONPATH", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_NUM_OF_RESERVED_CPU"):
         monkeypatch.delenv(name, raising=False)
 
@@ -149,7 +149,7 @@ def test_hidden_states_come_from_a_second_server_on_the_next_port(
 
 
 def test_what_vllm_loads_needs_nothing_of_dubito() -> None:
-    source = (serve_commands.PLUGIN / "dubito_hidden_states.py").read_text()
+    source = (vllm_commands.PLUGIN / "dubito_hidden_states.py").read_text()
     rooms = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
@@ -170,7 +170,7 @@ def test_a_dry_run_prints_what_a_shell_can_run(model: Path) -> None:
 
 
 def test_a_gpu_is_shared_and_needs_no_help(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_commands, "GPU_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr(vllm_commands, "GPU_DEVICES", (str(tmp_path),))
     (plain,) = planned(model)
     assert plain["environment"] == {}
     assert not {"--dtype", "--enforce-eager", "--gpu-memory-utilization"} & set(plain["command"])
@@ -210,7 +210,7 @@ def test_the_layer_is_the_middle_one_unless_it_is_given(
     [
         (("/nowhere",), "There is no model in /nowhere: give a model's folder, or its name on a hub."),
         (("./nowhere",), "There is no model in nowhere"),
-        (("{tmp}",), "{tmp} is no model folder: it has no config.json."),
+        (("{tmp}",), "{tmp} is not a model folder: it has no config.json."),
         (("{model}", "--layer", "3"), "add --hidden-states"),
         (("{model}", "--states-folder", "{tmp}"), "add --hidden-states"),
         (("{model}", "--hidden-states", "--layer", "30"), "has 30 layers: --layer is from 1 to 29, not 30."),
@@ -223,10 +223,10 @@ def test_the_layer_is_the_middle_one_unless_it_is_given(
         (("{model}", "--hidden-states", "--states-folder", "{tmp}/no"), "There is no folder {tmp}/no"),
         (("{model}", "--vllm", "no-such-vllm"), "vLLM was not found as no-such-vllm"),
         (("{model}", "--vllm", "{tmp}"), "vLLM was not found as {tmp}"),
-        (("{model}", "--host", "no.such.invalid"), "no.such.invalid is no address of this machine"),
+        (("{model}", "--host", "no.such.invalid"), "no.such.invalid is not an address of this machine"),
         (
             ("acme/unheard-of", "--hidden-states"),
-            "How many layers acme/unheard-of has is not known here: add --layer N",
+            "The number of layers of acme/unheard-of is not known here: add --layer N",
         ),
         ((), "Missing argument 'MODEL'"),
     ],
@@ -393,7 +393,7 @@ def test_a_server_that_dies_at_the_start_is_shown_with_the_end_of_its_log(serve:
     assert log[-1] == "Engine failed"  # without its colour
     url = f"http://127.0.0.1:{serve.port + 1}/v1"
     assert sentence.startswith(
-        f"{url}: vLLM ended with exit code 3 before it was ready (RuntimeError: no room for 3 GiB); its log's end is "
+        f"{url}: vLLM ended with exit code 3 before it was ready (RuntimeError: no room for 3 GiB); "
     )
     assert not any(running(pid) for pid in serve.engines())
     assert list(serve.folder.iterdir()) == []

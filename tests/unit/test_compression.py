@@ -10,7 +10,7 @@ import pytest
 from dubito.errors import CapabilityMissing, UserFault
 from dubito.evals.compression import compressed, informed, self_informations
 from dubito.models.interfaces import Message, Scores, Token, Tokens
-from dubito.prompts import self_information
+from dubito.prompts import unparsed
 from dubito.state.records import Chunk
 from dubito.tests.scripted import ScriptedChat
 from hypothesis import given
@@ -123,7 +123,7 @@ async def test_each_text_is_scored_once_as_a_reply_that_nothing_leads_to() -> No
     assert found == {"One. Two three.": [("One. ", 4.0), ("Two three.", 11.0)], "Four.": [("Four.", 5.0)]}
     asked: Any = [messages for _, messages in llm.calls]
     assert [one[-1]["content"] for one in asked] == ["One. Two three.", "Four."]
-    assert asked[0][:-1] == self_information.messages()
+    assert asked[0][:-1] == unparsed.self_information()
 
 
 async def test_a_model_that_cannot_score_is_refused_before_it_is_called() -> None:

@@ -1,4 +1,4 @@
-"""Conformal thresholds against order statistics by hand, their guarantee by simulation."""
+"""Conformal thresholds: order statistics worked out by hand, the guarantee by simulation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ alphas = st.floats(0, 1, exclude_min=True, exclude_max=True)
 @pytest.mark.parametrize(
     ("n", "alpha", "rank"),
     [
-        # floor(alpha (n + 1)), worked by hand
+        # floor(alpha (n + 1)), worked out by hand
         *((n, 0.1, 0) for n in range(9)), (9, 0.1, 1), (10, 0.1, 1), (18, 0.1, 1), (19, 0.1, 2),
         (1, 0.2, 0), (2, 0.2, 0), (3, 0.2, 0), (4, 0.2, 1), (5, 0.2, 1), (6, 0.2, 1), (7, 0.2, 1), (8, 0.2, 1),
         (9, 0.2, 2), (10, 0.2, 2),
@@ -36,7 +36,7 @@ alphas = st.floats(0, 1, exclude_min=True, exclude_max=True)
 )  # fmt: skip
 def test_the_threshold_is_the_kth_smallest_score(n: int, alpha: float, rank: int) -> None:
     drawn = np.random.default_rng(n).permutation(n) / 128 + 1 / 128
-    assert conformal_threshold(drawn, alpha) == rank / 128  # of no rank it is 0, which keeps all
+    assert conformal_threshold(drawn, alpha) == rank / 128  # rank 0 means threshold 0, which keeps all
 
 
 @pytest.mark.parametrize(("alpha", "threshold"), [(0.05, 0.0), (0.1, 0.1), (0.2, 0.2), (0.3, 0.3), (0.5, 0.5)])
@@ -47,14 +47,14 @@ def test_ten_tenths(alpha: float, threshold: float) -> None:
 
 
 def test_equal_scores_are_kept_together() -> None:
-    # of nine the second smallest, which is the first too
+    # the second smallest of nine, equal to the smallest
     assert conformal_threshold([0.5, 0.2, 0.5, 0.2, 0.2, 1, 1, 0.5, 1], 0.2) == 0.2
     assert coverage([0.5, 0.2, 0.5, 0.2, 0.2, 1, 1, 0.5, 1], 0.2) == 1.0
     assert conformal_threshold([1.0] * 20, 0.5) == 1.0
     assert conformal_threshold([0.0, 0.0, 0.0, 1.0], 0.5) == 0.0
 
 
-def test_coverage_counts_the_threshold_itself_in() -> None:
+def test_coverage_includes_the_threshold_itself() -> None:
     assert coverage(TENTHS, 0.3) == 0.8
     assert coverage(TENTHS, 0.31) == 0.7
     assert coverage(TENTHS, 0.0) == 1.0
@@ -75,7 +75,7 @@ def test_right_answers_are_kept_as_often_as_promised(n: int, alpha: float) -> No
     assert np.mean(kept) <= promised + Fraction(1, n + 1) + error
 
 
-def test_with_ties_right_answers_are_kept_more_often_never_less() -> None:
+def test_with_ties_right_answers_are_kept_at_least_as_often() -> None:
     draw = np.random.default_rng(7)
     consistent = draw.choice([0.2, 0.5, 1.0], p=[0.05, 0.35, 0.6], size=(2000, 31))
     kept = [coverage(row[:1], conformal_threshold(row[1:], 0.2)) for row in consistent]
@@ -83,7 +83,7 @@ def test_with_ties_right_answers_are_kept_more_often_never_less() -> None:
 
 
 @given(scores, alphas, alphas)
-def test_who_may_lose_more_keeps_less(right: list[float], one: float, other: float) -> None:
+def test_a_larger_alpha_gives_no_lower_threshold(right: list[float], one: float, other: float) -> None:
     low, high = sorted([one, other])
     assert conformal_threshold(right, low) <= conformal_threshold(right, high)
 
@@ -98,7 +98,7 @@ def test_fewer_than_the_rank_of_the_calibration_answers_are_lost(right: list[flo
 
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 1.5, math.nan])
-def test_an_alpha_that_is_no_share_is_refused(alpha: float) -> None:
+def test_an_alpha_out_of_range_is_refused(alpha: float) -> None:
     with pytest.raises(UserFault, match=r"give an alpha between 0 and 1"):
         conformal_threshold(TENTHS, alpha)
 
@@ -110,7 +110,7 @@ def test_a_score_out_of_range_is_refused(wrong: float) -> None:
             check([0.5, wrong], 0.5)
 
 
-def test_scores_that_are_no_list_are_refused() -> None:
+def test_scores_in_another_shape_are_refused() -> None:
     with pytest.raises(UserFault, match=r"shape \(1, 2\)"):
         conformal_threshold([[0.1, 0.2]], 0.1)
     with pytest.raises(UserFault, match="no right answer"):

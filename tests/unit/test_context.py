@@ -11,18 +11,20 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import dubito
 import pytest
-from dubito.state.baselines import IterRetgenContext
-from dubito.state.context import PRESET, BaseContext
+from dubito.state.baselines import FlareContext, IterRetgenContext
+from dubito.state.context import PRESET, BaseContext, marks_of
+from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
-from dubito.state.presets import DF_RAG_MODELS
-from dubito.state.reasoning import ReasoningContext
+from dubito.state.reasoning import ReasoningContext, SearchingContext
 from dubito.state.seakr import SeaKRContext
 from dubito.state.seper import SePerContext
+from dubito.state.sunar import SunarContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from pydantic import ValidationError
 
 CONTEXTS: list[type[BaseContext]] = [
-    DFRagContext, VanillaRagContext, SeaKRContext, SePerContext, ReasoningContext, IterRetgenContext,
+    DFRagContext, VanillaRagContext, DenseRagContext, SunarContext, SeaKRContext, SePerContext, ReasoningContext,
+    SearchingContext, FlareContext, IterRetgenContext,
 ]  # fmt: skip
 EXPORTED: dict[str, str] = {
     name: entry["path"]
@@ -70,7 +72,7 @@ def test_every_default_sent_explicitly_is_the_same_as_nothing_sent(context: type
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_every_setting_left_to_the_preset_is_decided_by_every_preset(context: type[BaseContext]) -> None:
     open_settings = {name for name, default in defaults(context).items() if default == PRESET}
-    assert open_settings >= {"llm", "encoder", "chunker"}
+    assert open_settings >= {"llm"}
     presets = set(get_args(get_type_hints(context)["preset"]))
     assert set(context.presets) == presets == {"embedded", "paper"}
     for chosen in context.presets.values():
@@ -95,7 +97,7 @@ def test_an_explicit_value_of_the_other_preset_wins_too() -> None:
 
 
 def test_a_dump_reads_back_equal() -> None:
-    for preset in DF_RAG_MODELS:
+    for preset in DFRagContext.presets:
         context = DFRagContext(preset=preset, k=3)
         assert DFRagContext(**json.loads(context.model_dump_json())) == context
 
@@ -140,22 +142,79 @@ def test_what_is_out_of_bounds_is_refused(context: type[BaseContext], settings: 
 @pytest.mark.parametrize(
     ("context", "settings"),
     [
-        (DFRagContext, {"k": 1, "top_n": 100_000, "concurrency": 1024, "max_answer_tokens": 32768}),
+        (DFRagContext, {"k": 1, "search": "ann", "top_n": 100_000, "concurrency": 1024, "max_answer_tokens": 32768}),
         (DFRagContext, {"incremental_context": True, "preset": "paper"}),
         (DFRagContext, {"incremental_context": True, "evaluator": "report"}),
-        (VanillaRagContext, {"fixed_lambda": 0.0}),
-        (VanillaRagContext, {"fixed_lambda": 1}),
+        (VanillaRagContext, {"selection": "mmr", "fixed_lambda": 0.0}),
+        (VanillaRagContext, {"selection": "gmmr", "fixed_lambda": 1}),
     ],
 )
 def test_the_bounds_themselves_are_fine(context: type[BaseContext], settings: dict[str, Any]) -> None:
     context(**settings)
 
 
+@pytest.mark.parametrize(
+    ("context", "settings", "cause"),
+    [
+        (VanillaRagContext, {"fixed_lambda": 0.5}, "selection=top_k"),
+        (VanillaRagContext, {"selection": "long_context", "k": 3}, "selection=long_context"),
+        (DFRagContext, {"top_n": 50}, "search=exact"),
+        (DenseRagContext, {"adaptive": False, "rechunker": "semantic:0.1/64"}, "adaptive=false"),
+        (DenseRagContext, {"refinement": "prune", "refill_near": "certain"}, "refinement=prune"),
+        (SunarContext, {"penalty": "none", "judge": "llm"}, "penalty=none"),
+        (SunarContext, {"tolerance": 0.1}, "patience=0"),
+        (SunarContext, {"meta_evidence": False, "meta_documents": 3}, "meta_evidence=false"),
+        (SeaKRContext, {"estimator": "prompt", "samples": 5}, "estimator=prompt"),
+        (SeaKRContext, {"judge": "llm"}, "estimator=gram"),
+        (SePerContext, {"cluster_rule": "loose"}, "rule=soft"),
+        (SePerContext, {"match_rule": "bidirectional"}, "rule=soft"),
+        (SePerContext, {"rule": "hard", "direction": "forward"}, "rule=hard"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(context: type[BaseContext], settings: dict[str, Any], cause: str) -> None:
+    name, setting = list(settings)[-1], cause.partition("=")[0]
+    message = f"{name} has no effect with {cause}: change {setting}, or leave {name} at its default"
+    with pytest.raises(ValidationError, match=message):
+        context(**settings)
+    assert getattr(context.unchecked(settings), name) == settings[name], "such as the settings of a parent graph"
+
+
+def test_a_setting_without_effect_may_have_its_default_or_the_presets_value() -> None:
+    assert SeaKRContext(judge="preset") == SeaKRContext(judge="embedded") == SeaKRContext()
+    assert SeaKRContext(preset="paper", judge="llm").judge == "llm"
+    assert VanillaRagContext(fixed_lambda=0.7) == VanillaRagContext()
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_settings_that_make_others_useless_exist_and_can_have_those_values(context: type[BaseContext]) -> None:
+    for name, field in context.model_fields.items():
+        for cause, values in marks_of(field).get("unused_with", {}).items():
+            for value in values:
+                made = context.unchecked({cause: value})
+                assert getattr(made, cause) == value
+                assert not made.is_used(name)
+            assert context.unchecked({}).is_used(name) or getattr(context(), cause) in values
+
+
+@pytest.mark.parametrize(
+    ("context", "absent"),
+    [
+        (ReasoningContext, {"corpus", "encoder", "chunker", "k", "on_bad_record", "thinking"}),
+        (SearchingContext, {"k", "thinking"}),
+        (FlareContext, {"k", "thinking"}),
+        (SeaKRContext, {"thinking"}),
+        (IterRetgenContext, {"thinking"}),
+    ],
+)
+def test_a_setting_that_no_node_reads_is_not_offered(context: type[BaseContext], absent: set[str]) -> None:
+    assert not absent & context.model_fields.keys()
+
+
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_context_cannot_be_changed_and_can_be_a_key(context: type[BaseContext]) -> None:
-    one, same, other = context(k=3), context(k=3), context(k=4)
+    one, same, other = context(concurrency=3), context(concurrency=3), context(concurrency=4)
     with pytest.raises(ValidationError, match="frozen"):
-        one.k = 4  # type: ignore[misc]
+        one.concurrency = 4  # type: ignore[misc]
     assert hash(one) == hash(same)
     assert len({one: 1, same: 2, other: 3}) == 2
 
@@ -199,6 +258,7 @@ def test_every_setting_of_every_exported_graph_explains_itself(name: str) -> Non
         assert shown["title"] == context.model_fields[setting].title, "not made up from the name"
         assert shown["description"].endswith(".")
         assert shown["default"] == context.model_fields[setting].default
+        assert shown.get("resource") == marks_of(context.model_fields[setting]).get("resource")
         if hints[setting] in (int, float):
             assert {"minimum", "maximum"} <= set(shown), f"{setting} has no range"
         if getattr(hints[setting], "__origin__", None) is Literal:

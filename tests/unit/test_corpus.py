@@ -176,24 +176,24 @@ BAD = {
     "no text": (
         "c.jsonl",
         lines(*RECORDS, {"title": "x", "url": "y"}),
-        r"line 3: the record has no text \(it holds title, url",
+        r"line 3: the record has no text \(its fields are title, url",
     ),
     "empty text": ("c.jsonl", lines(*RECORDS, {"title": "x", "text": " \n"}), "line 3: the text is empty"),
-    "no object": ("c.jsonl", lines(*RECORDS, [1]), "line 3: the record is no JSON object"),
+    "no object": ("c.jsonl", lines(*RECORDS, [1]), "line 3: the record is not a JSON object"),
     "half a pair": ("c.jsonl", lines(*RECORDS, {"text": "\ud800"}), "line 3: the text is not valid Unicode"),
     "nested": ("c.jsonl", lines(*RECORDS) + "[" * 100_000, "line 3: the JSON is broken"),
     "huge number": ("c.jsonl", lines(*RECORDS) + "9" * 10_000, "line 3: the JSON is broken"),
     "cut array": (
         "c.json",
         json.dumps(RECORDS, indent=1)[:-1] + ', {"tit',
-        r"line 10: the JSON is broken .* and what follows",
+        r"line 10: the JSON is broken .* and the rest",
     ),
     "no comma": (
         "c.json",
         "[" + lines(*RECORDS).replace("\n", ",\n", 1) + '{"text": "z"}]',
         "line 3: the JSON is broken",
     ),
-    "more after": ("c.json", json.dumps(RECORDS) + "\n{}", "line 2: there is something after the end"),
+    "more after": ("c.json", json.dumps(RECORDS) + "\n{}", "line 2: there is text after the end"),
     "no paragraph text": (
         "q.jsonl",
         lines(NATIVE, {"context": [["x", []]]}),
@@ -234,8 +234,8 @@ def test_a_broken_record_is_refused_or_left_out(tmp_path: Path, name: str, conte
     with pytest.raises(UserFault, match=re.escape(f"{path}, ") + f"({message})") as refused:
         read_corpus(path)
     assert_one_sentence(refused.value)
-    assert "on_error='skip'" in str(refused.value)
-    kept = read_corpus(path, on_error="skip")
+    assert "on_bad_record='skip'" in str(refused.value)
+    kept = read_corpus(path, on_bad_record="skip")
     assert titled(kept) == BOTH
     assert kept.problems
     assert re.match(re.escape(f"{path}, ") + f"({message})", kept.problems[0])
@@ -250,20 +250,20 @@ UNREADABLE = {
     "only broken": ("c.jsonl", b'{"title": \n{"text"\n', "line 1: the JSON is broken"),
     "broken object": ("c.json", b'{\n "title": "x",\n "text": \n}', "line 4: the JSON is broken"),
     "empty list": ("c.json", b"[]", "holds no documents"),
-    "a number": ("c.json", b"5", "the file is no JSON list of records"),
-    "no column": ("c.csv", b"question,answer\na,b\n", "line 1: the header has no column of texts"),
-    "questions": ("q.json", b'[{"question": "?"}]', "line 1: the record has no text (it holds question"),
+    "a number": ("c.json", b"5", "the file is not a JSON list of records"),
+    "no column": ("c.csv", b"question,answer\na,b\n", "line 1: the header has no text column"),
+    "questions": ("q.json", b'[{"question": "?"}]', "line 1: the record has no text (its fields are question"),
 }
 
 
-@pytest.mark.parametrize("on_error", ["refuse", "skip"])
+@pytest.mark.parametrize("on_bad_record", ["refuse", "skip"])
 @pytest.mark.parametrize(("name", "content", "message"), UNREADABLE.values(), ids=UNREADABLE)
 def test_a_file_without_a_document_is_always_refused(
-    tmp_path: Path, name: str, content: bytes, message: str, on_error: str
+    tmp_path: Path, name: str, content: bytes, message: str, on_bad_record: str
 ) -> None:
     path = write(tmp_path / name, content)
     with pytest.raises(UserFault, match=re.escape(message)) as refused:
-        read_corpus(path, on_error=on_error)  # type: ignore[arg-type]
+        read_corpus(path, on_bad_record=on_bad_record)  # type: ignore[arg-type]
     assert str(path) in str(refused.value)
     assert_one_sentence(refused.value)
 
@@ -281,9 +281,9 @@ def test_a_bad_file_in_a_folder(tmp_path: Path) -> None:
     write(tmp_path / "good.txt", "text")
     write(tmp_path / "empty.txt", "")
     write(tmp_path / "latin.md", b"caf\xe9")
-    with pytest.raises(UserFault, match=r"empty\.txt: the file is empty \(and 2 problems more\); mend it"):
+    with pytest.raises(UserFault, match=r"empty\.txt: the file is empty \(and 2 more problems\); correct it"):
         read_corpus(tmp_path)
-    corpus = read_corpus(tmp_path, on_error="skip")
+    corpus = read_corpus(tmp_path, on_bad_record="skip")
     assert titled(corpus) == [("good", "text")]
     assert [problem.split(": ")[0] for problem in corpus.problems] == [
         str(tmp_path / "empty.txt"),
@@ -343,7 +343,7 @@ def test_pdf(tmp_path: Path) -> None:
     pytest.importorskip("pypdf")
     path = write(tmp_path / "paper.pdf", one_page_pdf("Notes on engines"))
     assert read_corpus(path).documents == (Document("paper", "paper", "Notes on engines"),)
-    with pytest.raises(UserFault, match=r"there is no text in it \(is it a scan\?\)"):
+    with pytest.raises(UserFault, match=r"the file has no text \(is it a scan\?\)"):
         read_corpus(write(tmp_path / "scan.pdf", one_page_pdf("")))
     with pytest.raises(UserFault, match="it cannot be read as PDF"):
         read_corpus(write(tmp_path / "broken.pdf", b"%PDF-1.4\n"))

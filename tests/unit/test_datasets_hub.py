@@ -66,7 +66,7 @@ def test_the_split_that_is_taken(splits: list[str], taken: str, library: Library
 def test_a_split_that_cannot_be_guessed(library: Library) -> None:
     library.splits = ("train", "other")
     with pytest.raises(
-        UserFault, match="'own/name' has the splits train, other: say which one, as in 'own/name#train'"
+        UserFault, match="'own/name' has the splits train, other: name one of them, as in 'own/name#train'"
     ):
         load_dataset("nq:hub:own/name")
 
@@ -77,13 +77,13 @@ def test_known_names(library: Library) -> None:
         assert library.asked.pop() == ("google-research-datasets/nq_open", None, "validation")
     for kind in KINDS.values():
         assert kind.hub is None or ("#" in kind.hub and 1 <= kind.hub.count("/") <= 2)
-    with pytest.raises(UserFault, match="Where 'iirc' is on the hub is not known: give iirc:hub:OWNER/NAME"):
+    with pytest.raises(UserFault, match="The place of 'iirc' on the hub is unknown: give iirc:hub:OWNER/NAME"):
         load_dataset("iirc:hub")
 
 
 @pytest.mark.parametrize("name", ["a/b/c/d", "a//b", "/b"])
 def test_what_is_no_name(name: str, library: Library) -> None:
-    with pytest.raises(UserFault, match=r"is no name on the hub: give owner/name|There is no folder"):
+    with pytest.raises(UserFault, match=r"is not a name on the hub: give owner/name|There is no folder"):
         load_dataset(f"nq:hub:{name}")
     assert library.asked == []
 
@@ -110,9 +110,9 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_broken_row_has_its_place(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "load_dataset", lambda *_, **__: [*ROWS, {"question": "Why?", "answer": None}])
-    with pytest.raises(UserFault, match=r"^'own/name#validation', row 3: the \"answer\" is missing .*; mend it"):
+    with pytest.raises(UserFault, match=r"^'own/name#validation', row 3: \"answer\" is missing .*; correct it"):
         load_dataset("nq:hub:own/name")
-    assert len(load_dataset("nq:hub:own/name", on_error="skip").problems) == 1
+    assert len(load_dataset("nq:hub:own/name", on_bad_record="skip").problems) == 1
 
 
 HOTPOT = {

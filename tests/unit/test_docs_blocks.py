@@ -1,8 +1,8 @@
-"""Every code block of the documentation does what it says: Python and dubito's commands run, data is read.
+"""Every code block of the documentation works: Python and dubito's commands run, data is read.
 
-The blocks of a page run in order, in one folder and one namespace. `docs/reproduce` has a test of its own
-(test_reproduce.py), drawings (`mermaid`) are compared with the graphs in test_docs.py, and a page that `dubito report`
-wrote is output, with the command of a run of hours.
+The blocks of a page run in order, in one folder and one namespace. `docs/reproduce` has its own test
+(test_reproduce.py), `make generate` writes the drawings (`mermaid`), and a page of `dubito report` shows the command of
+a run that takes hours.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 from dubito.cli import app, checks
-from dubito.cli.ui.server import Server
 from dubito.evals.datasets import load_dataset
-from dubito.models import resources
 from dubito.models.engine_options import engine_options
-from dubito.models.telemetry import stop_exporting
+from dubito.resources import opening, resources
+from dubito.resources.telemetry import stop_exporting
 from dubito.retrieval.corpus import read_corpus
 from dubito.settings import Settings
 from dubito.tests.documented import (
@@ -42,6 +41,7 @@ from dubito.tests.documented import (
 )
 from dubito.tests.scripted import ScriptedJudge
 from dubito.tests.stub_server import Stub, serving
+from dubito.ui.server import Server
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI
@@ -66,21 +66,21 @@ PAGES = [
 ]
 
 NOT_RUN = {
-    "vllm serve": "takes a GPU, or minutes, and stays; what dubito makes of a server is tested in tests/integration",
-    "docker run": "another program, and stays",
-    "phoenix serve": "another program, and stays",
-    "mlflow server": "another program, and stays",
+    "vllm serve": "needs a GPU, or minutes, and does not end; tests/integration tests dubito with a server",
+    "docker run": "another program that does not end",
+    "phoenix serve": "another program that does not end",
+    "mlflow server": "another program that does not end",
 }
-"""Commands of other programs that nothing here can parse, by their first two words."""
+"""Commands of other programs that are not parsed here, by their first two words."""
 
 GIVEN_MORE = {
-    "serve": ["--dry-run"],  # starts vLLM's servers, which stay: without it the commands alone are made
-    "ui": ["--port", "0"],  # the port may be taken; the server itself is a stand-in that ends at once
+    "serve": ["--dry-run"],  # prints the commands and starts no server
+    "ui": ["--port", "0"],  # any free port; the server is a stand-in that ends at once
 }
-"""Words that are put behind a verb of dubito so that it can run here."""
+"""Options that are added to a command of dubito so that it can run here."""
 
 OPTIONS = ("DUBITO_LLM", "DUBITO_ENCODER", "DUBITO_CORPUS", "DUBITO_VLLM")
-"""Options of the command line that the environment can give."""
+"""Environment variables that replace options of the command line."""
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -88,12 +88,12 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 class ParsedError(Exception):
-    """Raised in place of what a script does once it has read its arguments."""
+    """Raised when a script has read its arguments, so that it does nothing else."""
 
 
 @dataclass
 class Reader:
-    """Somebody who tries what a page shows. names: of the page's Python; collector: where spans go."""
+    """Runs the blocks of a page. names: the namespace of its Python; collector: the receiver of spans."""
 
     folder: Path
     patch: pytest.MonkeyPatch
@@ -124,8 +124,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, httpserver: HTTPServ
 
 
 def _without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of models are read as ever; scripted ones answer in their place."""
-    chat, encoder = resources.open_chat_model, resources.open_encoder
+    """Names of models are parsed as usual; scripted models answer."""
+    chat, encoder = opening.open_chat_model, opening.open_encoder
 
     def open_chat_model(name: str) -> Talker:
         (engine_options if name.startswith("engine:") else chat)(name)
@@ -145,7 +145,7 @@ def _without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _placeholders(url: str) -> dict[str, Any]:
-    """What pages speak of as the reader's own."""
+    """The objects that pages call the reader's own."""
     embeddings = DeterministicFakeEmbedding(size=16)
     store = InMemoryVectorStore(embeddings)
     store.add_texts(["The Lune is a river.", "Lancaster lies on it."])
@@ -163,7 +163,7 @@ def _placeholders(url: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_blocks_of_a_page_do_what_they_say(page: Path, reader: Reader) -> None:
+def test_the_blocks_of_a_page_work(page: Path, reader: Reader) -> None:
     for block in blocks(page):
         try:
             assert block.language in LANGUAGES, (
@@ -188,15 +188,15 @@ def python(block: Block, reader: Reader) -> None:
 
 
 def shell(block: Block, reader: Reader) -> None:
-    found = list(commands(block))
-    assert found, "a block of commands without one"
-    for command in found:
+    shown = list(commands(block))
+    assert shown, "a shell block without a command"
+    for command in shown:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in command.environment.items():
                 patch.setenv(name, value)
             if " ".join(command.words[:2]) not in NOT_RUN:
                 program, *rest = command.words or ["set"]
-                assert program in PROGRAMS, f"nothing here runs or reads {program}: see PROGRAMS and NOT_RUN"
+                assert program in PROGRAMS, f"{program} is neither in PROGRAMS nor in NOT_RUN"
                 PROGRAMS[program](command, rest, reader)
 
 
@@ -215,7 +215,7 @@ def run_dubito(command: Command, words: list[str], reader: Reader) -> None:
 
 
 def _here(word: str, reader: Reader) -> str:
-    """The word with a server that is not here replaced by one that is: a collector, or Qdrant in a folder."""
+    """The word with a server's address replaced: by the test's collector, or by a folder of Qdrant."""
     if word.startswith("qdrant:"):
         return re.sub(r"https?://[^#]+", "qdrant-folder", word)
     return re.sub(r"^https?://[^/]+", reader.collector.url_for("").rstrip("/"), word)
@@ -239,7 +239,7 @@ def run_make(command: Command, words: list[str], reader: Reader) -> None:
 
 
 def run_script(command: Command, words: list[str], reader: Reader) -> None:
-    """Measurements take minutes to hours: their scripts are loaded and read their arguments, no more."""
+    """Load a script and let it read its arguments; the measurement itself takes minutes to hours."""
     script = ROOT / words[0]
     assert script.is_file(), f"there is no {words[0]}"
     parse = ArgumentParser.parse_args
@@ -251,14 +251,14 @@ def run_script(command: Command, words: list[str], reader: Reader) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ArgumentParser, "parse_args", parsed)
         patch.setattr(sys, "argv", words)
-        patch.setattr("multiprocessing.set_start_method", lambda method: None)  # which a process does once
+        patch.setattr("multiprocessing.set_start_method", lambda method: None)  # a process can do this once
         patch.syspath_prepend(str(script.parent))
         with pytest.raises(ParsedError):
             runpy.run_path(str(script), run_name="__main__")
 
 
 def run_langgraph(command: Command, words: list[str], reader: Reader) -> None:
-    """A server that stays: its own parser reads the command. tests/integration/test_studio.py starts it."""
+    """Let the server's own parser read the command; tests/integration/test_studio.py starts the server."""
     cli = pytest.importorskip("langgraph_cli.cli").cli
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
@@ -266,7 +266,7 @@ def run_langgraph(command: Command, words: list[str], reader: Reader) -> None:
 
 
 def read_settings(command: Command, words: list[str], reader: Reader) -> None:
-    """Nothing but NAME=VALUE: what is dubito's has to be a setting of the machine, and its value one."""
+    """A line of NAME=VALUE only: each name of dubito is a setting of the machine, with a valid value."""
     Settings()
     for name in command.environment:
         field_name = name.removeprefix("DUBITO_").lower()
@@ -284,7 +284,7 @@ PROGRAMS: dict[str, Callable[[Command, list[str], Reader], None]] = {
 
 
 def read_json(block: Block, reader: Reader) -> None:
-    """One value, or one after the other. Those with a question are read as questions, with a text as documents."""
+    """One JSON value or several. Values with a question are read as questions, values with a text as documents."""
     values, decoder, rest = [], json.JSONDecoder(), block.text.strip()
     while rest:
         value, end = decoder.raw_decode(rest)
@@ -307,7 +307,7 @@ LANGUAGES: dict[str, Callable[[Block, Reader], object]] = {
     "jsonl": read_json,
     "yaml": lambda block, _: yaml.safe_load(block.text),
     "toml": lambda block, _: tomllib.loads(block.text),
-    "text": lambda block, _: None,  # a formula, or what a program printed
+    "text": lambda block, _: None,  # a formula, or a program's output
     "mermaid": lambda block, _: None,
 }
-"""What is done with a block. A language that is not here, or none, fails."""
+"""The check of a block by its language. An unknown or missing language fails."""

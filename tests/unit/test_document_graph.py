@@ -146,8 +146,8 @@ def test_a_chunk_is_never_its_own_neighbour_even_among_equals() -> None:
 def test_fewer_than_k_others_are_all_there_is() -> None:
     graph = graph_of(index_of([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), 5)
     assert graph.neighbours("c0") == [("c1", pytest.approx(0.6)), ("c2", 0.0)]
-    assert graph.found.rows.tolist() == [[1, 2, -1, -1, -1], [2, 0, -1, -1, -1], [1, 0, -1, -1, -1]]
-    assert graph.found.rows.dtype == np.int32
+    assert graph.nearest.rows.tolist() == [[1, 2, -1, -1, -1], [2, 0, -1, -1, -1], [1, 0, -1, -1, -1]]
+    assert graph.nearest.rows.dtype == np.int32
     assert graph_of(index_of([[1.0, 0.0]]), 2).neighbours("c0") == []
     assert graph.neighbours("unknown") == []
     chunk = graph.chunk("c2")
@@ -186,7 +186,7 @@ async def test_extending_tells_how_far_it_is_and_refuses_what_does_not_begin_ali
     assert told == [(4, 10), (5, 10), (9, 10), (10, 10)]
     await grown.save(tmp_path / "graph")  # in place of the one that it was read from
     assert table_of(await DocumentGraph.load(tmp_path / "graph", index_of(rows))) == brute_force(rows, 2)
-    with pytest.raises(UserFault, match="compares vectors of 'table' and this index has those of 'other'"):
+    with pytest.raises(UserFault, match="compares vectors of 'table' and this index has vectors of 'other'"):
         await graph.extended(index_of(rows, "other"))
     with pytest.raises(UserFault, match="does not begin with the chunks of the document graph"):
         await graph.extended(index_of(rows[:4]))
@@ -230,8 +230,8 @@ async def test_a_saved_graph_is_read_memory_mapped(tmp_path: Path) -> None:
     assert table_of(opened) == table_of(graph)
     assert opened.manifest == graph.manifest
     assert (graph.manifest.encoder, graph.manifest.k, graph.manifest.chunks) == ("table", 4, 30)
-    assert isinstance(opened.found.rows.base, np.memmap)
-    assert isinstance(opened.found.scores.base, np.memmap)
+    assert isinstance(opened.nearest.rows.base, np.memmap)
+    assert isinstance(opened.nearest.scores.base, np.memmap)
     assert told == [(30, 30)]
     files = [str(file.relative_to(tmp_path)) for file in sorted(tmp_path.rglob("*"))]  # noqa: ASYNC240 - of a test
     assert files == ["graph", "graph/manifest.json", "graph/neighbours.npy", "graph/scores.npy"]
@@ -247,14 +247,14 @@ def _edit(folder: Path, **changes: object) -> None:
 
 
 HARMS = [
-    (lambda folder: (folder / "manifest.json").unlink(), "is no document graph: build one"),
+    (lambda folder: (folder / "manifest.json").unlink(), "is not a document graph: build it again"),
     (lambda folder: (folder / "manifest.json").write_text("{"), "is damaged: delete that folder"),
-    (lambda folder: (folder / "manifest.json").write_text("3"), "is no document graph"),
-    (lambda folder: _edit(folder, kind="BM25 index"), "is no document graph"),
+    (lambda folder: (folder / "manifest.json").write_text("3"), "is not a document graph"),
+    (lambda folder: _edit(folder, kind="BM25 index"), "is not a document graph"),
     (lambda folder: _edit(folder, format=2), "has format 2 and this version of dubito reads format 1"),
     (lambda folder: _edit(folder, k="many"), "is damaged"),
     (lambda folder: _edit(folder, k=5), "is damaged"),
-    (lambda folder: _edit(folder, chunks_sha256="0"), "made of 6 chunks that are not the 6 of this index: build it"),
+    (lambda folder: _edit(folder, chunks_sha256="0"), "made of 6 chunks that are not the 6 chunks of this index"),
     (lambda folder: (folder / "neighbours.npy").write_bytes(b"x"), "is damaged"),
     (lambda folder: (folder / "neighbours.npy").write_bytes(b""), "is damaged"),
     (lambda folder: (folder / "scores.npy").write_bytes((folder / "scores.npy").read_bytes()[:-4]), "is damaged"),
@@ -278,14 +278,14 @@ async def test_a_damaged_or_foreign_graph_is_refused(
 async def test_a_graph_of_other_chunks_and_a_place_that_is_taken_are_refused(tmp_path: Path) -> None:
     graph = await DocumentGraph.build(index_of(clustered(6, 8, 3)), 2)
     await graph.save(tmp_path / "graph")
-    with pytest.raises(UserFault, match="made of 6 chunks that are not the 7 of this index"):
+    with pytest.raises(UserFault, match="made of 6 chunks that are not the 7 chunks of this index"):
         await DocumentGraph.load(tmp_path / "graph", index_of(clustered(7, 8, 3)))
-    with pytest.raises(UserFault, match="is no document graph"):
+    with pytest.raises(UserFault, match="is not a document graph"):
         await DocumentGraph.load(tmp_path / "nothing", index_of(clustered(6, 8, 3)))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("keep")
     for place in (tmp_path / "mine", tmp_path / "mine" / "notes"):
-        with pytest.raises(UserFault, match="is there and is no document graph: give the path of a folder that is new"):
+        with pytest.raises(UserFault, match="exists and is not a document graph: give a folder that is new"):
             await graph.save(place)
     assert (tmp_path / "mine" / "notes").read_text() == "keep"
     with pytest.raises(UserFault, match="cannot be written to"):
@@ -296,7 +296,7 @@ async def test_a_graph_of_other_chunks_and_a_place_that_is_taken_are_refused(tmp
 
 @pytest.mark.parametrize("k", [0, -1])
 async def test_at_least_one_neighbour_is_asked_for(tmp_path: Path, k: int) -> None:
-    with pytest.raises(UserFault, match=f"The number of neighbours is {k}: give one of at least 1"):
+    with pytest.raises(UserFault, match=f"The number of neighbours is {k}: it must be at least 1"):
         await DocumentGraph.build(index_of(EXACT), k)
     with pytest.raises(UserFault, match=re.escape(str(k))):
         await cached_graph(index_of(EXACT), k, tmp_path)
@@ -308,7 +308,7 @@ async def test_the_cache_builds_once_for_chunks_encoder_and_k(tmp_path: Path) ->
         with blockbuster_ctx():
             graph = await cached_graph(index_of(rows), 3, tmp_path, lambda *step: told.append(step))
         assert table_of(graph) == brute_force(rows, 3)
-        assert isinstance(graph.found.rows.base, np.memmap)
+        assert isinstance(graph.nearest.rows.base, np.memmap)
     assert len(told) == 1
     assert table_of(await cached_graph(index_of(rows), 2, tmp_path)) == brute_force(rows, 2)
     (folder, _) = sorted(
@@ -345,6 +345,6 @@ async def test_an_index_shows_its_chunks_and_vectors_and_can_be_embedded_anew() 
     assert (other.manifest.encoder, other.manifest.dimension) == ("other", 6)
     assert other.manifest.chunks_sha256 == index.manifest.chunks_sha256
     np.testing.assert_array_equal(other.vectors, clustered(5, 6, 3))
-    found, scores = await index.nearest("2", 3)
+    found, scores = await index.rank("2", 3)
     assert found.tolist() == np.argsort(-(rows @ rows[2]))[:3].tolist()
     np.testing.assert_allclose(scores, (rows @ rows[2])[found], rtol=1e-6)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from dubito.errors import UserFault
 from dubito.models.engine_options import engine_options
-from dubito.models.resources import open_chat_model
 from dubito.models.vllm_engine import EngineChat, open_engine
+from dubito.resources.opening import open_chat_model
 from dubito.state.calibration import identity
 
 OPTIONS = ["dtype", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "enforce_eager"]
@@ -76,8 +76,8 @@ def test_without_vllm_a_sentence_says_what_to_install(monkeypatch: pytest.Monkey
     with pytest.raises(UserFault) as fault:
         open_chat_model("engine:some/model")
     assert str(fault.value) == (
-        'engine:some/model runs on vLLM, which is not installed here: run `pip install "dubito[vllm]"`, or name a '
-        "server that runs elsewhere, as in vllm:http://127.0.0.1:8000/v1#model."
+        'engine:some/model needs vLLM, which is not installed: run `pip install "dubito[vllm]"`, or name a '
+        "server instead, as in vllm:http://127.0.0.1:8000/v1#model."
     )
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 from dubito.errors import ModelFault, ModelUnavailable, UserFault
-from dubito.evals import bench
-from dubito.evals.bench import Bench, System
+from dubito.evals import run_folder
 from dubito.evals.datasets import Dataset
 from dubito.evals.measuring import measure_seper, measure_steps, seper_contexts
 from dubito.evals.questions import GoldQuestion
+from dubito.evals.run_folder import EvaluationRun, System
 from dubito.evals.runner import Asker, run_all
-from dubito.evals.seper import Piece, Worth, beliefs
+from dubito.evals.seper import Piece, SePerResult, measure_pieces
 from dubito.evals.store import Outcome, Store
 from dubito.models.interfaces import Completion, Message, Reply, Sampling, Token, Tokens
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.state.reasoning import ReasoningContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import ScriptedChat, ScriptedJudge, ScriptedRetriever
@@ -55,7 +55,7 @@ def store(tmp_path: Path):
         yield opened
 
 
-def two_systems(tmp_path: Path) -> Bench:
+def two_systems(tmp_path: Path) -> EvaluationRun:
     gold = [GoldQuestion(f"Which river is {n}?", ("the Lune",), id=f"{n}") for n in range(3)]
     unanswerable = GoldQuestion("Which sea?", (), id="none", answerable=False)
     systems = [
@@ -65,11 +65,11 @@ def two_systems(tmp_path: Path) -> Bench:
     ]
     dataset = Dataset("own.jsonl", (*gold, unanswerable), ())
     more = {"traces": True, "memory": False, "metrics": []}
-    return bench.begin(tmp_path / "run", systems, [dataset], corpus=None, limit=None, seed=0, more=more)
+    return run_folder.begin(tmp_path / "run", systems, [dataset], corpus=None, limit=None, seed=0, more=more)
 
 
-async def asked(run: Bench, store: Store, llm: ScriptedChat, *, traces: bool = True) -> Resources:
-    asker = Asker(None, 0, traces=traces, **resources_of(llm))
+async def asked(run: EvaluationRun, store: Store, llm: ScriptedChat, *, traces: bool = True) -> Resources:
+    asker = Asker(Resources(**resources_of(llm)), traces=traces)
     await run_all(run.tasks(), asker, store, at_once=2, retry_failed=False, on_end=lambda outcome: None)
     assert all(store.ended().values())
     return asker.resources
@@ -80,7 +80,7 @@ async def test_each_answers_evidence_is_measured_as_by_itself(tmp_path: Path, st
     resources = await asked(run, store, llm)
     store.add(Outcome(system="two", question="own/2", output=None, error={"message": "x"}, seconds=1))
     heard: list[tuple[int, int]] = []
-    contexts = seper_contexts(run, {"n": 4})
+    contexts = seper_contexts(run, {"samples": 4})
     assert await measure_seper(run, store, contexts, resources, lambda *so_far: heard.append(so_far)) == 0
     found = store.measurements("seper")
     assert set(found) == {(one, f"own/{n}") for one in ("two", "three", "alone") for n in range(3)} - {("two", "own/2")}
@@ -89,8 +89,8 @@ async def test_each_answers_evidence_is_measured_as_by_itself(tmp_path: Path, st
         assert outcome.output is not None
         text = next(one.question for one in run.questions if one.id == question)
         piece = Piece(text, ("the Lune",), tuple(outcome.output["evidence"]))
-        (worth,) = await beliefs([piece], contexts[system], resources)
-        assert isinstance(worth, Worth)
+        (worth,) = await measure_pieces([piece], contexts[system], resources)
+        assert isinstance(worth, SePerResult)
         assert values == {"seper": worth.seper, "seper_without": worth.seper_without, "delta": worth.delta}
     assert found["three", "own/0"]["seper"] > found["two", "own/0"]["seper"] > found["alone", "own/0"]["seper"]
     assert found["alone", "own/0"]["delta"] == 0
@@ -100,7 +100,7 @@ async def test_each_answers_evidence_is_measured_as_by_itself(tmp_path: Path, st
 async def test_what_was_measured_is_not_measured_again(tmp_path: Path, store: Store):
     llm, run = Believer(), two_systems(tmp_path)
     resources = await asked(run, store, llm)
-    contexts = seper_contexts(run, {"n": 4})
+    contexts = seper_contexts(run, {"samples": 4})
     await measure_seper(run, store, contexts, resources, lambda *_: None)
     sampled = len(llm.sampled)
     assert sampled == 3 * 3  # with two, with three and without, for each question
@@ -114,19 +114,19 @@ async def test_an_outage_loses_nothing_that_was_measured(tmp_path: Path, store: 
     resources = await asked(run, store, llm)
     llm.faults = [ModelFault("m", "down")] * 100
     with pytest.raises(ModelUnavailable):
-        await measure_seper(run, store, seper_contexts(run, {"n": 4}), resources, lambda *_: None)
+        await measure_seper(run, store, seper_contexts(run, {"samples": 4}), resources, lambda *_: None)
     llm.faults = []
-    await measure_seper(run, store, seper_contexts(run, {"n": 4}), resources, lambda *_: None)
+    await measure_seper(run, store, seper_contexts(run, {"samples": 4}), resources, lambda *_: None)
     assert len(store.measurements("seper")) == 9
 
 
 async def test_each_step_of_a_trace_is_measured(tmp_path: Path, store: Store):
     llm, run = Believer(), two_systems(tmp_path)
     resources = await asked(run, store, llm)
-    await measure_seper(run, store, seper_contexts(run, {"n": 4}), resources, lambda *_: None)
+    await measure_seper(run, store, seper_contexts(run, {"samples": 4}), resources, lambda *_: None)
     heard: list[tuple[int, int]] = []
     await measure_steps(
-        run, store, seper_contexts(run, {"n": 4}), resources, lambda *so_far: heard.append(so_far), at_once=2
+        run, store, seper_contexts(run, {"samples": 4}), resources, lambda *so_far: heard.append(so_far), at_once=2
     )
     steps, whole = store.measurements("seper_steps"), store.measurements("seper")
     assert set(steps) == set(whole)
@@ -143,7 +143,7 @@ async def test_each_step_of_a_trace_is_measured(tmp_path: Path, store: Store):
 async def test_without_traces_there_are_no_steps_to_measure(tmp_path: Path, store: Store):
     llm, run = Believer(), two_systems(tmp_path)
     resources = await asked(run, store, llm, traces=False)
-    with pytest.raises(UserFault, match="this run kept none"):
+    with pytest.raises(UserFault, match="this run has none"):
         await measure_steps(run, store, seper_contexts(run, {}), resources, lambda *_: None, at_once=1)
 
 
@@ -153,9 +153,9 @@ def test_the_systems_own_model_believes(tmp_path: Path):
         System("b", "cot", ReasoningContext(llm="hf:/b").model_dump(mode="json")),
     ]
     gold = Dataset("own.jsonl", (GoldQuestion("Q?", ("a",), id="1"),), ())
-    run = bench.begin(tmp_path / "r", systems, [gold], corpus=None, limit=None, seed=0, more={})
-    found = seper_contexts(run, {"n": 5, "rule": "hard"})
-    assert {label: (one.llm, one.n, one.rule) for label, one in found.items()} == {
+    run = run_folder.begin(tmp_path / "r", systems, [gold], corpus=None, limit=None, seed=0, more={})
+    found = seper_contexts(run, {"samples": 5, "rule": "hard"})
+    assert {label: (one.llm, one.samples, one.rule) for label, one in found.items()} == {
         "a": ("hf:/a", 5, "hard"),
         "b": ("hf:/b", 5, "hard"),
     }

@@ -10,23 +10,25 @@ from pathlib import Path
 
 import pytest
 from dubito.errors import DubitoError, ModelFault, ModelUnavailable, UserFault
-from dubito.evals import bench
-from dubito.evals.bench import Asked, Bench, System, Task
+from dubito.evals import run_folder
 from dubito.evals.datasets import Dataset
 from dubito.evals.questions import GoldQuestion
-from dubito.evals.replicas import spread
-from dubito.evals.runner import MOST_FAILURES, Asker, error_of, run_all
+from dubito.evals.run_folder import EvaluationRun, EvaluationTask, System, spread
+from dubito.evals.runner import MOST_FAILURES, Asker, error_of, resources_with_memory, run_all
 from dubito.evals.store import Outcome, Store
-from dubito.models.remembered import CallMemory
+from dubito.resources.call_cache import CallMemory
+from dubito.resources.resources import Resources
 from dubito.retrieval.corpus import Document, read_corpus
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
 from dubito.traces.recording import read
 
-TASKS = [Task(system, f"d/{number}", "cot", {}, f"Q{number}?") for number in range(6) for system in ("a", "b")]
+TASKS = [
+    EvaluationTask(system, f"d/{number}", "cot", {}, f"Q{number}?") for number in range(6) for system in ("a", "b")
+]
 
 
-def outcome(task: Task, error: Exception | None = None) -> Outcome:
+def outcome(task: EvaluationTask, error: Exception | None = None) -> Outcome:
     output = {"answer": f"{task.system} {task.text}"} if error is None else None
     said = None if error is None else error_of(error)
     return Outcome(system=task.system, question=task.question, output=output, error=said, seconds=0.0)
@@ -47,7 +49,7 @@ async def run(store: Store, ask, *, at_once: int = 1, retry_failed: bool = False
 async def test_each_outcome_is_on_disk_before_its_place_is_given_away(store: Store, tmp_path: Path):
     kept: list[int] = []
 
-    async def ask(task: Task) -> Outcome:
+    async def ask(task: EvaluationTask) -> Outcome:
         with Store(tmp_path / "results.sqlite") as other:
             kept.append(len(other.ended()))
         return outcome(task)
@@ -60,7 +62,7 @@ async def test_each_outcome_is_on_disk_before_its_place_is_given_away(store: Sto
 async def test_as_many_are_under_way_as_asked_for(store: Store):
     under_way = most = 0
 
-    async def ask(task: Task) -> Outcome:
+    async def ask(task: EvaluationTask) -> Outcome:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
@@ -75,7 +77,7 @@ async def test_as_many_are_under_way_as_asked_for(store: Store):
 async def test_what_has_an_outcome_is_not_asked_again_unless_it_failed_and_that_is_wanted(store: Store):
     asked: list[tuple[str, str]] = []
 
-    async def ask(task: Task) -> Outcome:
+    async def ask(task: EvaluationTask) -> Outcome:
         asked.append((task.system, task.question))
         bad = UserFault("No.") if (task.system, task.question) == ("b", "d/2") and len(asked) < 10 else None
         return outcome(task, bad)
@@ -93,12 +95,12 @@ async def test_what_has_an_outcome_is_not_asked_again_unless_it_failed_and_that_
 async def test_an_outage_is_no_outcome_of_the_questions_it_hit(store: Store):
     down = False
 
-    async def ask(task: Task) -> Outcome:
+    async def ask(task: EvaluationTask) -> Outcome:
         return outcome(task, ModelUnavailable("m", 4, "refused") if down else None)
 
     await run(store, ask, tasks=TASKS[:4])
     down = True
-    with pytest.raises(DubitoError, match=r"7 questions in a row failed, .* so: m did not answer .*resume"):
+    with pytest.raises(DubitoError, match=r"7 questions in a row failed.*: m did not answer .*resume"):
         await run(store, ask, at_once=2)
     assert len(store.ended()) == 4
     down = False
@@ -117,7 +119,7 @@ async def test_what_is_being_kept_while_a_streak_is_forgotten_does_not_stay(
             time.sleep(0.3)
         add(kept)
 
-    async def ask(task: Task) -> Outcome:
+    async def ask(task: EvaluationTask) -> Outcome:
         return outcome(task, ModelUnavailable("m", 4, "refused"))
 
     monkeypatch.setattr(store, "add", added)
@@ -130,27 +132,27 @@ async def test_what_is_being_kept_while_a_streak_is_forgotten_does_not_stay(
 async def test_failures_among_answers_are_kept(store: Store):
     count = 0
 
-    async def ask(task: Task) -> Outcome:
+    async def ask(task: EvaluationTask) -> Outcome:
         nonlocal count
         count += 1
         return outcome(task, ModelUnavailable("m", 4, "refused") if count % 3 else None)
 
-    tasks = [Task("a", f"d/{number}", "cot", {}, "?") for number in range(30)]
+    tasks = [EvaluationTask("a", f"d/{number}", "cot", {}, "?") for number in range(30)]
     await run(store, ask, tasks=tasks)
     assert list(store.ended().values()).count(False) == 20
 
 
 async def test_a_system_that_never_answers_is_set_up_wrongly_and_others_are_not(store: Store):
-    async def ask(task: Task) -> Outcome:
+    async def ask(task: EvaluationTask) -> Outcome:
         return outcome(task, UserFault("There is no model.") if task.system == "b" else None)
 
-    with pytest.raises(DubitoError, match=r"6 questions in a row failed, the last one, of b, so: There is no model\."):
+    with pytest.raises(DubitoError, match=r"6 questions in a row failed\. The last failure, of b: There is no model\."):
         await run(store, ask)
     assert {system for system, _ in store.ended()} == {"a"}
 
 
 async def test_a_system_that_has_answered_may_fail_as_often_as_it_must(store: Store):
-    async def ask(task: Task) -> Outcome:
+    async def ask(task: EvaluationTask) -> Outcome:
         return outcome(task, UserFault("Too long.") if task.question != "d/0" else None)
 
     await run(store, ask)
@@ -161,10 +163,11 @@ def test_more_than_one_outage_of_the_size_of_what_is_under_way_is_needed():
     assert MOST_FAILURES == 5
 
 
-def vanilla(tmp_path: Path, llm: ScriptedChat, **more) -> tuple[Asker, Task]:
+def vanilla(tmp_path: Path, llm: ScriptedChat, **more) -> tuple[Asker, EvaluationTask]:
     retriever = ScriptedRetriever([1.0, 0.0], [[1.0, 0.1], [1.0, 0.2]], ["first", "second"])
-    asker = Asker(CallMemory(tmp_path / "calls.sqlite"), 0, llm=llm, retriever=retriever, **more)
-    return asker, Task("plain", "d/1", "vanilla_rag", VanillaRagContext(k=2).model_dump(mode="json"), "Who?")
+    resources = resources_with_memory(CallMemory(tmp_path / "calls.sqlite"), 0, llm=llm, retriever=retriever)
+    asker = Asker(resources, **more)
+    return asker, EvaluationTask("plain", "d/1", "vanilla_rag", VanillaRagContext(k=2).model_dump(mode="json"), "Who?")
 
 
 async def test_a_question_is_asked_of_the_graph_and_its_trace_can_be_opened(tmp_path: Path):
@@ -217,8 +220,8 @@ async def test_a_failed_question_keeps_what_it_cost(tmp_path: Path):
             raise said
         return said
 
-    asker = Asker(None, 0, traces=False, llm=ScriptedChat(reply=reply))
-    found = await asker(Task("a", "d/0", "cot", {}, "When?"))
+    asker = Asker(Resources(ScriptedChat(reply=reply)), traces=False)
+    found = await asker(EvaluationTask("a", "d/0", "cot", {}, "When?"))
     assert found.error_message == "Too long."
     assert found.error is not None
     assert found.error["spent"] == {"calls": 1, "prompt_tokens": 7, "completion_tokens": 3}
@@ -233,14 +236,16 @@ PARAGRAPHS = Dataset("hotpotqa:x/dev.json", (gold(1, "one", "both"), gold(2, "tw
 SYSTEMS = [System("a", "vanilla_rag", {"corpus": "sample", "k": 2}), System("b", "cot", {"k": 3})]
 
 
-def begin(folder: Path, *datasets: Dataset, corpus: str | None = "pooled", systems=SYSTEMS, limit=None) -> Bench:
+def begin(
+    folder: Path, *datasets: Dataset, corpus: str | None = "pooled", systems=SYSTEMS, limit=None
+) -> EvaluationRun:
     more = {"traces": True, "memory": True}
-    return bench.begin(folder, systems, datasets or [PARAGRAPHS], corpus=corpus, limit=limit, seed=3, more=more)
+    return run_folder.begin(folder, systems, datasets or [PARAGRAPHS], corpus=corpus, limit=limit, seed=3, more=more)
 
 
 def test_a_run_is_read_back_as_it_was_begun(tmp_path: Path):
     begun = begin(tmp_path / "r")
-    found = bench.read(tmp_path / "r")
+    found = run_folder.read(tmp_path / "r")
     assert (found.systems, found.questions, found.seed, found.name) == (
         begun.systems,
         begun.questions,
@@ -250,7 +255,7 @@ def test_a_run_is_read_back_as_it_was_begun(tmp_path: Path):
     assert [task.system + task.question for task in found.tasks()] == [
         f"{system}hotpotqa/{number}" for number in (1, 2) for system in "ab"
     ]
-    assert found.questions[0].gold.answers == ("A1",)
+    assert found.questions[0].answers == ("A1",)
 
 
 def test_paragraphs_are_pooled_or_kept_to_their_question(tmp_path: Path):
@@ -267,7 +272,7 @@ def test_paragraphs_are_pooled_or_kept_to_their_question(tmp_path: Path):
 def test_a_folder_may_be_moved(tmp_path: Path):
     begin(tmp_path / "r")
     (tmp_path / "r").rename(tmp_path / "moved")
-    assert Path(bench.read(tmp_path / "moved").tasks()[0].context["corpus"]).is_file()
+    assert Path(run_folder.read(tmp_path / "moved").tasks()[0].context["corpus"]).is_file()
 
 
 def test_datasets_get_on_alike(tmp_path: Path):
@@ -299,10 +304,10 @@ def test_a_sample_is_the_same_for_the_same_seed(tmp_path: Path):
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path):
     begin(tmp_path / "r")
-    with pytest.raises(UserFault, match="go on with it by dubito eval --resume"):
+    with pytest.raises(UserFault, match="exists already: resume the run in it"):
         begin(tmp_path / "r")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserFault, match="is there already"):
+    with pytest.raises(UserFault, match="exists already"):
         begin(tmp_path / "file")
 
 
@@ -314,13 +319,13 @@ def test_where_nothing_is_looked_up_no_corpus_is_made(tmp_path: Path):
 
 
 def test_questions_without_paragraphs_make_no_corpus(tmp_path: Path):
-    with pytest.raises(UserFault, match=r"Questions of nq come without paragraphs.*give --corpus PATH"):
+    with pytest.raises(UserFault, match=r"Some questions of nq have no paragraphs.*name a corpus"):
         begin(tmp_path / "r", Dataset("nq:f", (gold(1),), ()))
     assert not (tmp_path / "r").exists()
 
 
 def test_two_systems_of_one_name_are_refused(tmp_path: Path):
-    with pytest.raises(UserFault, match="Two systems are named 'a': name one of them, as in other=a"):
+    with pytest.raises(UserFault, match="Two systems are named 'a': rename one of them, as in other=a"):
         begin(tmp_path / "r", systems=[SYSTEMS[0], SYSTEMS[0]])
 
 
@@ -328,10 +333,10 @@ def test_two_systems_of_one_name_are_refused(tmp_path: Path):
     ("content", "message"),
     [
         (None, "There is no run in"),
-        ("no json", "is not that of a run"),
-        ("[]", "is not that of a run"),
-        ('{"version": 1}', "is not that of a run"),
-        ('{"version": 2, "dubito": "9.9"}', "in form 2, and this dubito reads form 1: use dubito 9.9"),
+        ("no json", "does not describe a run"),
+        ("[]", "does not describe a run"),
+        ('{"version": 1}', "does not describe a run"),
+        ('{"version": 2, "dubito": "9.9"}', "of version 2, and this dubito reads version 1: use dubito 9.9"),
     ],
 )
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str | None, message: str):
@@ -340,19 +345,23 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str | No
     if content is not None:
         (tmp_path / "r/run.json").write_text(content)
     with pytest.raises(UserFault, match=message):
-        bench.read(tmp_path / "r")
+        run_folder.read(tmp_path / "r")
 
 
 def test_two_at_work_on_one_folder_are_kept_apart(tmp_path: Path):
-    with bench.alone(tmp_path), pytest.raises(UserFault, match="Another dubito eval"), bench.alone(tmp_path):
+    with (
+        run_folder.exclusive_lock(tmp_path),
+        pytest.raises(UserFault, match="Another process evaluates"),
+        run_folder.exclusive_lock(tmp_path),
+    ):
         pass
-    with bench.alone(tmp_path):
+    with run_folder.exclusive_lock(tmp_path):
         pass
 
 
 def test_questions_are_dealt_out_to_servers_whole():
     tasks = [
-        Task(system, question, "cot", {"llm": "vllm:http://old/v1#m&states=http://s/v1"}, "?")
+        EvaluationTask(system, question, "cot", {"llm": "vllm:http://old/v1#m&states=http://s/v1"}, "?")
         for question in ("q1", "q2", "q3")
         for system in "ab"
     ]
@@ -360,18 +369,4 @@ def test_questions_are_dealt_out_to_servers_whole():
     one, two = (f"vllm:http://{name}/v1#m&states=http://s/v1" for name in ("one", "two"))
     assert found == [one, one, two, two, one, one]
     with pytest.raises(UserFault, match="the chat model of a is 'embedded'"):
-        spread([Task("a", "q", "cot", {"llm": "embedded"}, "?")], ["http://one/v1"])
-
-
-def test_a_question_knows_its_gold():
-    asked = Asked(
-        id="d/1",
-        dataset="d",
-        question="Q?",
-        answers=("yes",),
-        kind="yes_no",
-        answerable=False,
-        gold_documents=("p",),
-        corpus="",
-    )
-    assert asked.gold == GoldQuestion("Q?", ("yes",), id="d/1", kind="yes_no", answerable=False, gold_documents=("p",))
+        spread([EvaluationTask("a", "q", "cot", {"llm": "embedded"}, "?")], ["http://one/v1"])

@@ -57,7 +57,7 @@ def test_measurements_are_kept_by_metric(tmp_path: Path):
 
 
 def test_a_store_is_not_made_by_who_reads(tmp_path: Path):
-    with pytest.raises(UserFault, match="give the folder of a run of dubito eval"):
+    with pytest.raises(UserFault, match="give the folder of an evaluation"):
         Store(tmp_path / "r.sqlite")
     assert not (tmp_path / "r.sqlite").exists()
 
@@ -67,7 +67,7 @@ def test_another_form_and_another_file_are_refused_and_left_alone(tmp_path: Path
     with sqlite3.connect(path) as database:
         database.execute(f"PRAGMA user_version = {VERSION + 1}")
     before = path.read_bytes()
-    with pytest.raises(UserFault, match=f"is in form {VERSION + 1}, and this dubito reads form {VERSION}"):
+    with pytest.raises(UserFault, match=f"has version {VERSION + 1}, and this dubito reads version {VERSION}"):
         Store(path, new=True)
     assert path.read_bytes() == before
     (tmp_path / "text").write_text("no database " * 100)
@@ -81,6 +81,6 @@ def test_a_full_disk_is_said_and_what_is_kept_stays(tmp_path: Path):
         pages = store._database.execute("PRAGMA page_count").fetchone()[0]
         store._database.execute(f"PRAGMA max_page_count = {pages}")
         large = Outcome(system="c", question="q", output={"answer": "x" * 1_000_000}, error=None, seconds=1)
-        with pytest.raises(UserFault, match=r"The disk is full: .* Make room and go on with dubito eval --resume"):
+        with pytest.raises(UserFault, match=r"The disk is full: make room and resume the run"):
             store.add(large)
         assert store.ended() == {("a", "q/1"): True}

@@ -19,16 +19,17 @@ import pytest
 from blockbuster import blockbuster_ctx
 from dubito.errors import UserFault
 from dubito.models.interfaces import Vectors
-from dubito.retrieval import bm25, derived_files
+from dubito.models.sparse_encoder import SparseVectors
+from dubito.retrieval import bm25, saved_folder
 from dubito.retrieval.bm25 import open_bm25
-from dubito.retrieval.chunking import open_chunker
+from dubito.retrieval.chunkers import open_chunker
 from dubito.retrieval.corpus import Corpus, Document
 from dubito.retrieval.derived_files import Derived
 from dubito.retrieval.first_stage import FIRST_STAGE_NAMES, open_first_stage
 from dubito.retrieval.fusion import Fused, Ranking, best, reciprocal_rank_fusion
 from dubito.retrieval.index import Index
 from dubito.retrieval.langchain_retriever import LangChainRetriever
-from dubito.retrieval.sparse import SparseVectors, postings_of, scores_of
+from dubito.retrieval.sparse import postings_of, scores_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.documents import Document as LangChainDocument
@@ -240,13 +241,13 @@ def test_who_is_second_leaves_the_first_ones_folder_or_takes_its_place(tmp_path:
         def fill(folder: Path) -> None:
             (folder / "x").write_text(text)
 
-        return derived_files.write(target, manifest, fill, replace=replace)
+        return saved_folder.write_folder(target, manifest, fill, replace=replace)
 
     def slow(folder: Path) -> None:
         (folder / "x").write_text("slow")
         assert put("fast", replace=False)  # another one is faster
 
-    assert not derived_files.write(target, manifest, slow, replace=False)
+    assert not saved_folder.write_folder(target, manifest, slow, replace=False)
     assert (target / "x").read_text() == "fast"
     assert put("last", replace=True)
     assert (target / "x").read_text() == "last"
@@ -315,13 +316,13 @@ async def test_hybrid_fuses_words_and_vectors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "bm52", "splade:", "dense:x", "hybrid:", "hybrid:bm25+", "hybrid:bm25+x", "BM25"])
 async def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserFault, match=re.escape(FIRST_STAGE_NAMES) + "|is of one only"):
+    with pytest.raises(UserFault, match=re.escape(FIRST_STAGE_NAMES) + "|needs two different parts"):
         await open_first_stage(name, await index_of(["a"]), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["hybrid:bm25", "hybrid:dense+dense"])
 async def test_a_hybrid_needs_two(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserFault, match="is of one only: name two that differ"):
+    with pytest.raises(UserFault, match="needs two different parts"):
         await open_first_stage(name, await index_of(["a"]), tmp_path)
 
 

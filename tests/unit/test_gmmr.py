@@ -262,8 +262,8 @@ def with_row(row, values):
         ({"chunks": CHUNKS[0]}, r"shape \(2,\)"),
         ({"chunks": CHUNKS.astype(np.float64)}, r"\.astype\(np\.float32\)"),
         ({"chunks": CHUNKS.tolist()}, r"\.astype\(np\.float32\)"),
-        ({"chunks": with_row(2, [0, np.nan])}, r"chunk 2 holds a number that is not finite"),
-        ({"chunks": with_row(3, [-np.inf, 0])}, r"chunk 3 holds a number that is not finite"),
+        ({"chunks": with_row(2, [0, np.nan])}, r"chunk 2 has a number that is not finite"),
+        ({"chunks": with_row(3, [-np.inf, 0])}, r"chunk 3 has a number that is not finite"),
         ({"chunks": with_row(1, [2, 0])}, r"chunk 1 has length 2, not 1"),
     ],
 )

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dubito.errors import ContractFault, ModelFault, UserFault
-from dubito.models.answer_text import normalised
 from dubito.models.cross_encoder import label_columns, weights_identity
 from dubito.models.interfaces import LABELS, Choice, Encoder, Judge, Message, Tokens, Vectors
 from dubito.models.judges import SLOPE, THRESHOLD, LLMJudge, SimilarityJudge, open_judge
 from dubito.prompts import entailment
+from dubito.state.answer_text import normalised
 from dubito.tests.scripted import ScriptedChat, ScriptedEncoder, unit
 
 QUESTION = "Which river flows past Lancaster?"

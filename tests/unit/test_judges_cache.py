@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sqlite3
 import subprocess
@@ -359,9 +358,8 @@ async def test_unsure_rows_are_not_stored(path: Path) -> None:
     assert second.asked == [[PAIRS[1]]]
 
 
-async def test_many_pairs_and_odd_texts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judgement_cache, "LOOKUP", 7)
-    pairs = [(str(i), "x") for i in range(40)] + [("", ""), ("\ud800", "\0"), ("'; DROP TABLE judgements; --", "é")]
+async def test_many_pairs_and_odd_texts(path: Path) -> None:
+    pairs = [(str(i), "x") for i in range(40)] + [("", ""), ("\ud800", "\0"), ("'; DROP TABLE entries; --", "é")]
     await stored(path, StubJudge()).judge(QUESTION, pairs)
     second = StubJudge()
     np.testing.assert_array_equal(await stored(path, second).judge(QUESTION, pairs), rows(QUESTION, pairs))
@@ -376,7 +374,7 @@ async def test_nothing_of_it_blocks_the_loop(path: Path) -> None:
 
 def count(path: Path) -> int:
     with closing(sqlite3.connect(path)) as database:
-        return int(database.execute("SELECT count(*) FROM judgements").fetchone()[0])
+        return int(database.execute("SELECT count(*) FROM entries").fetchone()[0])
 
 
 def change(path: Path, statement: str) -> None:
@@ -387,30 +385,7 @@ def change(path: Path, statement: str) -> None:
 @pytest.mark.parametrize("value", ["x'0011'", "zeroblob(25)", "'text'", "x'000000000000f87f' || zeroblob(16)"])
 async def test_damaged_rows_are_judged_anew(path: Path, value: str) -> None:
     await stored(path, StubJudge()).judge(QUESTION, PAIRS)
-    change(path, f"UPDATE judgements SET row = CAST({value} AS BLOB) WHERE pair = (SELECT min(pair) FROM judgements)")
+    change(path, f"UPDATE entries SET value = CAST({value} AS BLOB) WHERE key = (SELECT min(key) FROM entries)")
     stub = StubJudge()
     np.testing.assert_array_equal(await stored(path, stub).judge(QUESTION, PAIRS), rows(QUESTION, PAIRS))
     assert [len(group) for group in stub.asked] == [1]
-
-
-async def test_a_corrupt_file_is_moved_aside_with_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path.parent.mkdir()
-    await asyncio.to_thread(path.write_bytes, b"this is no database " * 500)
-    np.testing.assert_array_equal(await stored(path, StubJudge()).judge(QUESTION, PAIRS), rows(QUESTION, PAIRS))
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "judgement cache" in caplog.text
-    assert "corrupt" in caplog.text
-    fresh = StubJudge()
-    await stored(path, fresh).judge(QUESTION, PAIRS)
-    assert fresh.asked == []
-
-
-async def test_without_a_place_to_write_there_is_no_cache_and_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    await asyncio.to_thread((tmp_path / "cache").write_text, "")
-    judge = stored(tmp_path / "cache" / "judgements.sqlite", StubJudge())
-    for first in "abc":
-        np.testing.assert_array_equal(await judge.judge(QUESTION, [(first, "x")]), rows(QUESTION, [(first, "x")]))
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "judgement cache" in caplog.text

@@ -193,8 +193,8 @@ async def test_settings_go_into_the_arguments_that_a_call_names(caplog: pytest.L
         await chat.complete(ASKED, Sampling(temperature=0.5, top_p=0.9, top_k=4, max_tokens=9))
     assert model.calls[0][2] == {"temperature": 0.5, "top_p": 0.9}
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        "mine takes no max_tokens from dubito; its own setting stands.",
-        "mine takes no top_k from dubito; its own setting stands.",
+        "mine does not accept max_tokens from dubito; its own setting holds.",
+        "mine does not accept top_k from dubito; its own setting holds.",
     ]
 
 
@@ -202,7 +202,7 @@ async def test_a_call_that_takes_anything_is_given_what_is_common(caplog: pytest
     model = recording("a")
     await LangChainChat(model, "mine").complete(ASKED, WANTED)
     assert model.calls[0][2] == {"temperature": 0.5, "max_tokens": 9}
-    assert "mine takes no seed" in caplog.text
+    assert "mine does not accept seed" in caplog.text
 
 
 async def test_a_temperature_that_the_models_profile_excludes_is_not_sent() -> None:

@@ -221,7 +221,7 @@ async def test_no_continuations_cannot_be_asked_for(vllm: OpenAIChat) -> None:
 
 async def test_too_few_and_too_many_continuations(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
     serve(httpserver, reply(one("a")), reply(one("a"), one("b"), one("c")))
-    with pytest.raises(ModelFault, match="2 continuations were asked for and 1 came"):
+    with pytest.raises(ModelFault, match="it returned 1 continuations instead of 2"):
         await vllm.complete(ASK, Sampling(n=2, temperature=1.0))
     answer = await vllm.complete(ASK, Sampling(n=2, temperature=1.0))
     assert [c.text for c in answer.completions] == ["a", "b"]
@@ -288,6 +288,12 @@ async def test_the_tokens_are_those_of_the_answer(
     assert [t.text for t in completion.tokens] == kept
     assert [t.logprob for t in completion.tokens] == [-float(i) for i in range(len(pieces))][len(pieces) - len(kept) :]
     assert "hm" not in completion.text
+
+
+async def test_two_tokens_behind_the_answer_are_not_an_end_mark(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
+    serve(httpserver, reply(one("Paris", [token("Paris"), token("\n"), token("<end>")])))
+    completion = (await vllm.complete(ASK, Sampling(logprobs=True))).completions[0]
+    assert [t.text for t in completion.tokens] == ["Paris"]
 
 
 async def test_what_a_stop_string_cuts_off_is_cut_off_the_tokens(
@@ -612,7 +618,7 @@ async def test_the_only_model_served_is_taken(httpserver: HTTPServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "message"), [(["b", "a"], r"serves several models, so name one of a, b\."), ([], r"serves no model\.")]
+    ("ids", "message"), [(["b", "a"], r"serves several models: name one of a, b\."), ([], r"serves no model\.")]
 )
 async def test_otherwise_the_model_must_be_named(httpserver: HTTPServer, ids: list[str], message: str) -> None:
     models(httpserver, *ids)
@@ -634,14 +640,14 @@ async def test_a_404_lists_what_is_served_now(httpserver: HTTPServer, vllm: Open
 async def test_a_route_that_is_not_there(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
     models(httpserver, "m")
     fails(httpserver, 404, {"detail": "Not Found"})
-    with pytest.raises(UserFault, match=r"offers no /chat/completions \(HTTP 404\): Not Found\."):
+    with pytest.raises(UserFault, match=r"has no /chat/completions \(HTTP 404\): Not Found\."):
         await vllm.complete(ASK, Sampling())
 
 
 async def test_a_base_url_without_its_v1(httpserver: HTTPServer) -> None:
     httpserver.expect_request("/chat/completions").respond_with_json({"detail": "Not Found"}, status=404)
     httpserver.expect_request("/models").respond_with_json({"detail": "Not Found"}, status=404)
-    with pytest.raises(UserFault, match=r"is no OpenAI-compatible API; most base URLs end in /v1\."):
+    with pytest.raises(UserFault, match=r"is not an OpenAI-compatible API; most base URLs end in /v1\."):
         await OpenAIChat("n", httpserver.url_for("/"), "m").complete(ASK, Sampling())
 
 
@@ -734,7 +740,7 @@ async def test_what_does_not_fit_is_an_overflow(
     with pytest.raises(ContextOverflow, match=message) as caught:
         await vllm.complete(ASK, Sampling())
     assert "use fewer or smaller chunks" in str(caught.value)
-    assert "--max-model-len" in str(caught.value)
+    assert "max_model_len" in str(caught.value)
     assert str(caught.value).count(". ") == 0  # one sentence
 
 
@@ -894,7 +900,7 @@ async def test_a_key_that_cannot_be_one_is_not_shown(
 ) -> None:
     monkeypatch.setenv("DUBITO_API_KEY", key)
     settings.cache_clear()
-    with pytest.raises(UserFault, match="holds characters that no key can have") as caught:
+    with pytest.raises(UserFault, match="has characters that a key cannot have") as caught:
         await vllm.complete(ASK, Sampling())
     assert key not in str(caught.value)
 

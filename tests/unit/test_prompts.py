@@ -13,23 +13,16 @@ import pytest
 from dubito.errors import ContractFault
 from dubito.prompts import (
     answer,
-    choice,
     decompose,
     defuse,
     entailment,
-    knows,
-    likelihood,
-    meta_evidence,
     plan,
-    query_likelihood,
     reasoning,
     render,
     rephrase,
     report,
-    self_information,
     standalone,
-    sufficient,
-    summary,
+    unparsed,
 )
 from dubito.state.messages import Message
 from dubito.state.records import Chunk
@@ -48,38 +41,38 @@ def chunk(text: str, title: str = "Lancaster") -> Chunk:
 
 CHUNKS = [chunk("The Lune flows past Lancaster."), chunk("Ada was born in Kirkby.", "Ada")]
 HOPS: list[Hop] = [
-    {"question": "Where was Ada born?", "answer": "Kirkby", "evidence_ids": [], "scored": [], "stopped": "budget"}
+    {"question": "Where was Ada born?", "answer": "Kirkby", "evidence_ids": [], "scored": [], "stop_reason": "budget"}
 ]
 PROMPTS: dict[str, Callable[[], list[Message]]] = {
     "plan": lambda: plan.messages("Which river?"),
     "report": lambda: report.messages(["Find Ada", "Find her birthplace"], CHUNKS),
-    "choice": lambda: choice.messages("Find Ada", CHUNKS),
-    "likelihood": lambda: likelihood.messages(CHUNKS),
-    "likelihood without chunks": lambda: likelihood.messages([]),
+    "choice": lambda: unparsed.choice("Find Ada", CHUNKS),
+    "likelihood": lambda: unparsed.likelihood(CHUNKS),
+    "likelihood without chunks": lambda: unparsed.likelihood([]),
     "answer": lambda: answer.messages("Which river?", CHUNKS),
     "answer with notes": lambda: answer.messages("Which river?", CHUNKS, ["Find Ada: not found"]),
     "answer without chunks": lambda: answer.messages("Which river?", []),
     "rephrase": lambda: rephrase.messages("The Lune flows past Lancaster."),
     "entailment": lambda: entailment.messages("Which river?", "the Lune", "the Wyre"),
-    "sufficient": lambda: sufficient.messages("Which river?", CHUNKS),
-    "sufficient without chunks": lambda: sufficient.messages("Which river?", []),
-    "query_likelihood": lambda: query_likelihood.messages("Lancaster\nThe Lune flows past Lancaster."),
+    "sufficient": lambda: unparsed.sufficient("Which river?", CHUNKS),
+    "sufficient without chunks": lambda: unparsed.sufficient("Which river?", []),
+    "query_likelihood": lambda: unparsed.query_likelihood("Lancaster\nThe Lune flows past Lancaster."),
     "standalone": lambda: standalone.messages([{"role": "user", "text": "Which river?"}], "How long is it?"),
-    "self_information": self_information.messages,
+    "self_information": unparsed.self_information,
     "decompose": lambda: decompose.messages("Which river?", HOPS, must_answer=True),
     "decompose at first": lambda: decompose.messages("Which river?", []),
-    "meta_evidence": lambda: meta_evidence.messages("Which river?", HOPS, "the Wyre", CHUNKS),
-    "meta_evidence without chunks": lambda: meta_evidence.messages("Which river?", HOPS, "", []),
-    "summary": lambda: summary.messages("Summarise the course.", CHUNKS),
-    "summary without chunks": lambda: summary.messages("Summarise the course.", []),
+    "meta_evidence": lambda: unparsed.meta_evidence("Which river?", HOPS, "the Wyre", CHUNKS),
+    "meta_evidence without chunks": lambda: unparsed.meta_evidence("Which river?", HOPS, "", []),
+    "summary": lambda: unparsed.summary("Summarise the course.", CHUNKS),
+    "summary without chunks": lambda: unparsed.summary("Summarise the course.", []),
     "reasoning_step": lambda: reasoning.step_messages("Which river?", CHUNKS, ["Ada was born in Kirkby."]),
     "reasoning_step at first": lambda: reasoning.step_messages("Which river?", [], []),
     "reasoning_step at the end": lambda: reasoning.end_messages("Which river?", ["Ada was born in Kirkby."]),
     "reasoning_step at once": lambda: reasoning.end_messages("Which river?", []),
     "reasoning_whole": lambda: reasoning.whole_messages("Which river?", CHUNKS),
     "reasoning_whole without chunks": lambda: reasoning.whole_messages("Which river?", []),
-    "knows": lambda: knows.messages("Which river?", CHUNKS, ["Ada was born in Kirkby."]),
-    "knows at first": lambda: knows.messages("Which river?", [], []),
+    "knows": lambda: unparsed.knows("Which river?", CHUNKS, ["Ada was born in Kirkby."]),
+    "knows at first": lambda: unparsed.knows("Which river?", [], []),
 }
 
 
@@ -142,11 +135,11 @@ def test_a_chunk_without_a_title_or_text_is_an_error() -> None:
         render("likelihood", chunks=[{"id": "c", "doc_id": "d", "text": "t"}])
 
 
-def test_what_varies_most_comes_last() -> None:
+def test_the_part_that_varies_most_comes_last() -> None:
     for ask in (answer.messages, lambda question, chunks: report.messages([question], chunks)):
         first, second = ask("Which river?", CHUNKS[:1]), ask("Which river?", CHUNKS[1:])
         assert first[:-1] == second[:-1], "all but the last message can be served from a prefix cache"
-    one, two = choice.messages("Find Ada", CHUNKS)[-1]["content"], choice.messages("Find Bo", CHUNKS)[-1]["content"]
+    one, two = unparsed.choice("Find Ada", CHUNKS)[-1]["content"], unparsed.choice("Find Bo", CHUNKS)[-1]["content"]
     assert one.split("Find Ada")[0] == two.split("Find Bo")[0], "the steps of one chunk set share its passages"
 
 
@@ -163,20 +156,20 @@ def test_templates_and_braces_in_data_are_text(data: str) -> None:
     for messages, times in [
         (plan.messages(data), 1),
         (report.messages([data], hostile), 3),
-        (choice.messages(data, hostile), 3),
-        (likelihood.messages(hostile), 2),
+        (unparsed.choice(data, hostile), 3),
+        (unparsed.likelihood(hostile), 2),
         (answer.messages(data, hostile, [data]), 4),
         (rephrase.messages(data), 1),
         (entailment.messages(data, data, data), 3),
-        (sufficient.messages(data, hostile), 3),
-        (summary.messages(data, hostile), 3),
-        (query_likelihood.messages(data), 1),
+        (unparsed.sufficient(data, hostile), 3),
+        (unparsed.summary(data, hostile), 3),
+        (unparsed.query_likelihood(data), 1),
         (decompose.messages(data, [{**HOPS[0], "question": data, "answer": data}]), 3),
-        (meta_evidence.messages(data, [{**HOPS[0], "question": data, "answer": data}], data, hostile), 6),
+        (unparsed.meta_evidence(data, [{**HOPS[0], "question": data, "answer": data}], data, hostile), 6),
         (reasoning.step_messages(data, hostile, []), 3),
         (reasoning.end_messages(data, []), 1),
         (reasoning.whole_messages(data, hostile), 3),
-        (knows.messages(data, hostile, [data]), 4),
+        (unparsed.knows(data, hostile, [data]), 4),
     ]:
         assert messages[-1]["content"].count(data) == times
         assert all(data not in message["content"] for message in messages[:-1])
@@ -234,7 +227,7 @@ def test_defuse_never_leaves_a_mark_and_loses_nothing(text: str) -> None:
 
 @given(st.text(), st.text())
 def test_every_passage_is_closed_once_whatever_it_holds(title: str, text: str) -> None:
-    user = likelihood.messages([chunk(text, title)])[-1]["content"]
+    user = unparsed.likelihood([chunk(text, title)])[-1]["content"]
     assert user.count("<passage number=") == user.count("</passage>") == 1
 
 
@@ -278,7 +271,7 @@ def test_plan_reads_good_and_messy_replies(reply: str, steps: list[str]) -> None
     ["", "   \n ", "I would rather not.", "Find Ada, then Bo.", "1)", "1)\n2)\n", "**1)**", "1999: the year",
      "1.5 million people live there", "one) Find Ada", "a 1) b"],
 )  # fmt: skip
-def test_plan_refuses_what_is_no_plan(reply: str) -> None:
+def test_plan_refuses_replies_without_steps(reply: str) -> None:
     with pytest.raises(ContractFault, match="no numbered line") as caught:
         plan.parse(reply)
     assert caught.value.reply == reply
@@ -329,7 +322,7 @@ def test_report_reads_good_and_messy_replies(reply: str, scores: list[int], answ
         ("1) 5\n2) 4", "no line '1)"),
     ],
 )
-def test_report_refuses_what_is_no_report(reply: str, problem: str) -> None:
+def test_report_refuses_incomplete_replies(reply: str, problem: str) -> None:
     with pytest.raises(ContractFault) as caught:
         report.parse(reply, 2)
     assert problem in caught.value.problem
@@ -362,7 +355,7 @@ def test_answer_reads_good_and_messy_replies(reply: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("reply", ["", " \n\t", "Answer:", "**Answer:**", "answer: \n", "****"])
-def test_answer_refuses_an_empty_one(reply: str) -> None:
+def test_answer_refuses_an_empty_reply(reply: str) -> None:
     with pytest.raises(ContractFault, match="it is empty"):
         answer.parse(reply)
 
@@ -383,7 +376,7 @@ def test_plan_gives_steps_or_a_contract_fault(reply: str) -> None:
         steps = plan.parse(reply)
     except ContractFault:
         return
-    assert 1 <= len(steps) <= plan.MOST_STEPS
+    assert 1 <= len(steps) <= plan.MAX_STEPS
     assert len(set(steps)) == len(steps)
     assert all(step.strip() and "\n" not in step for step in steps)
 
@@ -426,7 +419,7 @@ def test_report_reads_back_whatever_is_written_in_form(rows: list[tuple[int, str
 @pytest.mark.parametrize(
     "run", ["\n", " ", "\t", ")", "*", "1) ", "1)", "1) score: ", "- ", "step ", "| ", "**1)** ", "answer: ", "\r", "#"]
 )
-def test_a_model_that_repeats_itself_costs_no_time(run: str) -> None:
+def test_a_model_that_repeats_itself_is_parsed_quickly(run: str) -> None:
     reply = "1)" + run * (40_000 // len(run)) + "x|"
     start = time.perf_counter()
     for parse in (plan.parse, lambda text: report.parse(text, 3), answer.parse):
@@ -460,7 +453,7 @@ def test_a_rephrasing_is_taken_without_the_marks_around_it() -> None:
         ("As an AI, I have no opinion.", "refuses"),
     ],
 )
-def test_a_rephrasing_that_is_none_says_why(reply: str, problem: str) -> None:
+def test_a_bad_rephrasing_names_the_problem(reply: str, problem: str) -> None:
     with pytest.raises(ContractFault, match=problem):
         rephrase.parse(reply, "The Lune flows past Lancaster.")
 
@@ -499,6 +492,6 @@ def test_a_step_of_the_decomposition(reply: str, step: tuple[bool, str]) -> None
 
 
 @pytest.mark.parametrize("reply", ["", "Kirkby", "Follow-up:", "I would ask who founded it.", "Final answer Kirkby"])
-def test_prose_is_no_step(reply: str) -> None:
+def test_prose_is_not_a_step(reply: str) -> None:
     with pytest.raises(ContractFault, match="has no line"):
         decompose.parse(reply)

@@ -10,7 +10,7 @@ import pytest
 from dubito.cli import app
 from dubito.errors import UserFault
 from dubito.models.encoders import LangChainEncoder
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.retrieval.chunking import WordWindows
 from dubito.retrieval.corpus import Corpus, Document, read_corpus
 from dubito.retrieval.index import Index
@@ -90,7 +90,7 @@ async def test_a_collection_that_langchain_filled_can_be_asked(tmp_path: Path):
         path=str(tmp_path / "store"),
         collection_name="theirs",
     )
-    live = await Resources(encoder=ENCODER, retriever=store).retriever("sample", "words:100", "embedded")
+    live = await Resources(encoder=ENCODER, retriever=store).retriever(VanillaRagContext())
     theirs = await live.pool("one", 2)
     assert theirs.chunk(0)["text"] == "one"
     store.client.close()
@@ -107,19 +107,19 @@ def test_a_name_that_names_no_collection_is_refused(wrong: str):
 
 
 async def test_what_cannot_be_asked_is_refused_in_a_sentence(name: str, tmp_path: Path):
-    with pytest.raises(UserFault, match=r"There is no collection 'other' at .*: make it with dubito index"):
+    with pytest.raises(UserFault, match=r"There is no collection 'other' at .*: make it by `dubito index`"):
         await open_collection(name.replace("#notes", "#other"), ENCODER)
 
 
 async def test_another_encoder_is_refused(name: str):
     other = LangChainEncoder(DeterministicFakeEmbedding(size=8))
-    with pytest.raises(UserFault, match=r"have 16 dimensions and those of the encoder .* 8: name the encoder"):
+    with pytest.raises(UserFault, match=r"have 16 dimensions, but the encoder .* has 8: name the encoder"):
         await open_collection(name, other)
 
 
 async def test_nothing_is_stored_beside_vectors_of_another_encoder(name: str):
     other = LangChainEncoder(DeterministicFakeEmbedding(size=8))
-    with pytest.raises(UserFault, match="is there with vectors of 16 dimensions"):
+    with pytest.raises(UserFault, match="has vectors of 16 dimensions"):
         await fill(name, CORPUS, WordWindows(4), other, lambda done, total: None)
 
 
@@ -149,7 +149,7 @@ async def test_vectors_with_names_are_refused(tmp_path: Path):
     client = Place.named(name).open()
     client.create_collection("named", vectors_config={"a": VectorParams(size=16, distance=Distance.COSINE)})
     client.close()
-    with pytest.raises(UserFault, match="have names: use one with a single unnamed one"):
+    with pytest.raises(UserFault, match="are named: use one with a single unnamed vector"):
         await open_collection(name, ENCODER)
 
 
@@ -177,5 +177,5 @@ def test_a_corpus_is_indexed_into_a_collection(tmp_path: Path, monkeypatch: pyte
     assert figures["documents"] == len(read_corpus(Path("examples/sample/corpus.jsonl").absolute()).documents)
     assert figures["chunks"] >= figures["documents"]
     shown = CliRunner().invoke(app, ["index", "sample", "--out", f"qdrant:{tmp_path / 's'}#c"])
-    assert "stored in" in shown.stdout
+    assert f"{figures['chunks']} chunks (words:100), " in shown.stdout
     assert 'Now: dubito ask "..." --corpus' in shown.stdout

@@ -13,10 +13,9 @@ import pytest
 from dubito.errors import UserFault
 from dubito.evals.reliability import (
     auroc,
-    certain_and_uncertain,
+    by_uncertainty,
     confidences_from,
     expected_calibration_error,
-    parts,
     risk_coverage,
 )
 from hypothesis import given, settings
@@ -193,29 +192,29 @@ def test_no_answers_have_no_curve() -> None:
 
 
 def test_certain_is_at_most_the_threshold() -> None:
-    certain, uncertain = certain_and_uncertain([0.0, 0.2, 0.2000001, 1.0], [1.0, 0.5, 0.25, 0.0])
+    certain, uncertain = by_uncertainty([0.0, 0.2, 0.2000001, 1.0], [1.0, 0.5, 0.25, 0.0], [0.2])
     assert certain == (None, 0.2, 2, 0.75)
     assert uncertain == (0.2, None, 2, 0.125)
 
 
 def test_a_side_without_questions_has_no_score() -> None:
-    certain, uncertain = certain_and_uncertain([0.5], [1.0], threshold=0.7)
+    certain, uncertain = by_uncertainty([0.5], [1.0], [0.7])
     assert certain == (None, 0.7, 1, 1.0)
     assert uncertain == (0.7, None, 0, None)
-    assert [part.questions for part in certain_and_uncertain([], [])] == [0, 0]
+    assert [part.questions for part in by_uncertainty([], [], [0.2])] == [0, 0]
 
 
 def test_mean_scores_by_interval() -> None:
-    found = parts([0.0, 0.1, 0.15, 0.2, 0.3, 1.0], [1, 1, 0, 1, 0, 0], [0.1, 0.2, 0.4])
+    found = by_uncertainty([0.0, 0.1, 0.15, 0.2, 0.3, 1.0], [1, 1, 0, 1, 0, 0], [0.1, 0.2, 0.4])
     assert found == [(None, 0.1, 2, 1.0), (0.1, 0.2, 2, 0.5), (0.2, 0.4, 1, 0.0), (0.4, None, 1, 0.0)]
     assert sum(part.questions for part in found) == 6
-    assert parts([1.0, 2.0], [0, 1], []) == [(None, None, 2, 0.5)]
+    assert by_uncertainty([1.0, 2.0], [0, 1], []) == [(None, None, 2, 0.5)]
 
 
 @pytest.mark.parametrize("cuts", [[0.2, 0.1], [0.1, 0.1], [math.nan]])
 def test_cuts_that_are_refused(cuts: list[float]) -> None:
     with pytest.raises(UserFault, match="ascending"):
-        parts([0.1], [1.0], cuts)
+        by_uncertainty([0.1], [1.0], cuts)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,7 @@ def test_cuts_that_are_refused(cuts: list[float]) -> None:
         ([math.nan, 1.0], [True, False], "not finite"),
         ([None, 1.0], [True, False], "not finite"),
         ([0.1, 1.0], [math.inf, 0], "not finite"),
-        ([0.1, 1.0], [0.5, 0], "truth value"),
+        ([0.1, 1.0], [0.5, 0], "must be true or false"),
     ],
 )
 def test_what_is_refused(uncertainties: Any, outcomes: Any, said: str) -> None:

@@ -1,17 +1,18 @@
 """`dubito report` and `dubito compare`, as typed."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dubito.cli import app
-from dubito.evals.bench import System
-from dubito.tests.reported import answered, asked, failed, made, trace_of, vanilla
+from dubito.evals.run_folder import System
+from dubito.tests.reported import answered, asked, dse, failed, made, trace_of, vanilla
 from typer.testing import CliRunner
 
 QUESTIONS = [asked("q1", "Ada"), asked("q2", "Paris"), asked("q3", "1978")]
-SYSTEMS = (vanilla("plain"), System("d", "dense", {"threshold": 0.2}))
+SYSTEMS = (vanilla("plain"), System("d", "dense", {"dse_threshold": 0.2}))
 
 
 def dubito(*arguments: Any) -> tuple[int, str, str]:
@@ -26,7 +27,7 @@ def run(tmp_path) -> Path:
         answered("plain", "q1", "Ada", trace=trace),
         answered("plain", "q2", "London"),
         failed("plain", "q3", "It is \x1b[31mdown."),
-        *(answered("d", name, "Ada", dse=0.1, certain=True) for name in ("q1", "q2")),
+        *(answered("d", name, "Ada", uncertainty=dse(0.1)) for name in ("q1", "q2")),
     ]
     bench, store = made(tmp_path / "my.run", SYSTEMS, QUESTIONS, found)
     with store:
@@ -38,10 +39,13 @@ def test_the_main_figures_and_where_the_reports_are(run: Path):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "small  3 of 9 questions"
-    assert lines[1].split() == ["system", "F1", "EM", "accuracy", "failed", "left"]
-    assert lines[2].split() == ["plain", "0.500", "0.00", "to", "1.00", "0.500", "0.500", "1", "0"]
-    assert lines[3].split() == ["d", "0.500", "0.00", "to", "1.00", "0.500", "0.500", "0", "1"]
-    assert "No two systems differ in F1 beyond chance (paired permutation test, 1 pair, Holm)." in out
+    rows = [re.split(r"\s{2,}", line.strip()) for line in lines[1:4]]
+    assert rows == [
+        ["system", "answered", "failed", "F1", "EM", "accuracy"],
+        ["plain", "2", "1", "0.500 (0.00 to 1.00)", "0.500", "0.500"],
+        ["d", "2", "0 (+1 not asked)", "0.500 (0.00 to 1.00)", "0.500", "0.500"],
+    ]
+    assert "No two systems differ significantly in F1 (paired permutation test, 1 pair, Holm)." in out
     assert "4 answered, 1 failed, 1 not asked yet." in out
     assert f"Wrote {run / 'report.html'} (" in out
     assert (run / "report.md").read_text().startswith("<!-- dubito report -->")
@@ -54,7 +58,7 @@ def test_differences_beyond_chance_are_named(tmp_path):
     with store:
         out = dubito("report", bench.folder)[1]
     # all of 8 in one direction: 2 of the 256 ways to swap them are as far apart
-    assert "Beyond chance in F1 (paired permutation test, 1 pair, Holm): d over plain by +1.000, p 0.008." in out
+    assert "Significant differences in F1 (paired permutation test, 1 pair, Holm): d over plain by +1.000" in out
 
 
 def test_json_is_one_object_and_nothing_else(run: Path):
@@ -106,9 +110,9 @@ def test_a_trace_can_be_taken_out(run: Path, tmp_path):
         (["--trace", "gone", "q1", "x.jsonl"], "The run has no system 'gone': use plain or d."),
         (
             ["--trace", "plain", "q9", "x.jsonl"],
-            "The run has no question 'q9': give an id as the report's page has it.",
+            "The run has no question 'q9': give an id from the report's page.",
         ),
-        (["--trace", "plain", "q2", "x.jsonl"], "There is no trace of 'q2' under plain"),
+        (["--trace", "plain", "q2", "x.jsonl"], "There is no trace of 'q2' for plain"),
         (["--trace", "plain", "q1", "no/x.jsonl"], "The trace cannot be written to 'no/x.jsonl'"),
         (["--metric", "bleu"], "has the metric 'bleu': use exact_match, f1"),
         (["--standard", "none"], "Invalid value for '--standard'"),
@@ -144,7 +148,7 @@ def test_folders_that_are_no_runs(tmp_path, verb: list[str]):
     (bench.folder / "run.json").write_text(json.dumps({**manifest, "version": 99}))
     code, _, err = dubito("report", bench.folder)
     assert code == 2
-    assert "is a run in form 99" in err
+    assert "is a run of version 99" in err
 
 
 def test_a_run_without_outcomes(tmp_path):
@@ -153,7 +157,7 @@ def test_a_run_without_outcomes(tmp_path):
         pass
     code, _, err = dubito("report", bench.folder)
     assert code == 2
-    assert "has an outcome yet: go on with it by dubito eval --resume" in err
+    assert "has an outcome yet: resume the run" in err
 
 
 @pytest.fixture
@@ -167,7 +171,7 @@ def later(tmp_path) -> Path:
 def test_two_runs_side_by_side(run: Path, later: Path):
     code, out, err = dubito("compare", run, later)
     assert (code, err) == (0, "")
-    assert "3 questions in both, 0 in A alone, 0 in B alone." in out
+    assert "3 questions in both, 0 only in A, 0 only in B." in out
     assert "Only A has d." in out
     assert "Only B has new." in out
     lines = [line.split() for line in out.splitlines()]
@@ -200,4 +204,4 @@ def test_runs_with_nothing_in_common(run: Path, tmp_path):
         pass
     code, _, err = dubito("compare", run, bench.folder)
     assert code == 2
-    assert "have no system in common, so there is nothing to compare." in err
+    assert "have no system in common, so they cannot be compared." in err

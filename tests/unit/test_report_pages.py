@@ -4,19 +4,22 @@ import base64
 import hashlib
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dubito.errors import UserFault
-from dubito.evals.bench import Bench, System
 from dubito.evals.reports import drawing, write
 from dubito.evals.reports.about import command, header
+from dubito.evals.reports.inputs import MOST_STEPS, first_steps
 from dubito.evals.reports.page import BEGINNING
-from dubito.evals.reports.steps import MOST_STEPS, put_out, recorded, told_of
-from dubito.evals.reports.words import amount, chance, code, markdown, number, signed
+from dubito.evals.reports.words import amount, chance, number, signed
 from dubito.evals.reports.write import Written, write_reports
+from dubito.evals.run_folder import EvaluationRun, System
+from dubito.render.markdown import code, escaped
 from dubito.tests.recorded import Element, parsed
-from dubito.tests.reported import answered, asked, chunk, failed, made, trace_of, usage, vanilla
+from dubito.tests.reported import answered, asked, chunk, dse, failed, made, trace_of, unsure, usage, vanilla
+from dubito.traces.recording import assembled
 
 HOSTILE = (
     "<script>document.title='x'</script><img src=x onerror=alert(1)>"
@@ -24,15 +27,15 @@ HOSTILE = (
 )
 SHOWN = (
     "<script>document.title='x'</script><img src=x onerror=alert(1)>"
-    '" onclick="alert(1)" \'</details></style>{{ 7*7 }}| **b** `c` [d](http://e) $x$ [31metirw ? ﷺ'
+    '" onclick="alert(1)" \'</details></style>{{ 7*7 }}| **b** `c` [d](http://e) $x$ etirw ﷺ'
 )
 
 SYSTEMS = (
     vanilla("plain"),
     vanilla("g3", selection="gmmr", fixed_lambda=0.3),
     vanilla("g7", selection="gmmr", fixed_lambda=0.7),
-    System("d", "dense", {"threshold": 0.2}),
-    System("s", "seakr", {"threshold": "known"}),
+    System("d", "dense", {"dse_threshold": 0.2}),
+    System("s", "seakr", {"retrieval_threshold": "known"}),
     System("df", "df_rag", {"k": 3}),
 )
 QUESTIONS = [asked("q1", "Ada Lovelace", "Ada", gold=["d2"]), asked("q2", "Paris"), asked("q3", "1978")]
@@ -40,7 +43,7 @@ QUESTIONS = [asked("q1", "Ada Lovelace", "Ada", gold=["d2"]), asked("q2", "Paris
 
 def everything() -> list[Any]:
     sets = [{"lambdas": [0.1, 0.2], "chunk_ids": ["a", "b"]}, {"lambdas": [0.3], "chunk_ids": ["b", "c"]}]
-    selected = trace_of(("candidates", {"candidates": sets}), ("choose", {"lambda_star": 0.3}), graph="df_rag")
+    selected = trace_of(("candidates", {"candidates": sets}), ("choose_lambda", {"lambda_star": 0.3}), graph="df_rag")
     found = []
     for place, name in enumerate(("q1", "q2", "q3")):
         said = ["Ada", "Paris", "1978"][place] if place else "Lovelace"
@@ -48,15 +51,15 @@ def everything() -> list[Any]:
             answered("plain", name, said, trace=trace_of(("retrieve", {}), ("generate", {"answer": said}))),
             answered("g3", name, "wrong" if place else said),
             answered("g7", name, said if place else "wrong"),
-            answered("d", name, "wrong" if place == 2 else said, dse=0.3 * place, certain=place == 0),
-            answered("s", name, said, steps=[{"uncertainty": -6.5 + place}], threshold=-6.0),
+            answered("d", name, "wrong" if place == 2 else said, uncertainty=dse(0.3 * place)),
+            answered("s", name, said, uncertainty=unsure("highest U", -6.5 + place, -6.0)),
             answered("df", name, said, lambda_star=0.3, supports=[], trace=selected),
         ]
     return found
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> tuple[Bench, Written]:
+def whole(tmp_path_factory) -> tuple[EvaluationRun, Written]:
     bench, store = made(tmp_path_factory.mktemp("runs") / "run", SYSTEMS, QUESTIONS, everything())
     with store:
         for system in ("s", "df"):
@@ -103,23 +106,19 @@ def test_the_same_means_in_both(whole):
     for row, cells in zip(rows, shown[1:], strict=True):
         plain = [cell.replace("*", "").split(" ")[0] for cell in row]
         assert [re.sub(r"^(\d\.\d{3}).*", r"\1", cell) for cell in cells] == plain
-    assert rows[0][:4] == ["plain", "3", "0", "**0.667** (0.00 to 1.00)"]
+    assert rows[0][:4] == ["plain", "3", "0", "**0.667 (0.00 to 1.00)**"]
     # of q1 "Lovelace" is two thirds of "Ada Lovelace" and nothing of "Ada"
-    assert rows[0][4].startswith(f"**{(2 / 3 + 1 + 1) / 3:.3f}**")
+    assert rows[0][4].startswith(f"**{(2 / 3 + 1 + 1) / 3:.3f} (")
     # g3 is right on none, g7 on two: with the better one of each question all is as in `plain`
-    assert rows[-1][:5] == ["*oracle*", "3", "0", rows[0][3].replace("*", ""), rows[0][4].replace("*", "")]
+    assert rows[-1][:5] == ["oracle", "3", "0", rows[0][3].replace("*", ""), rows[0][4].replace("*", "")]
 
 
 def test_the_differences_are_row_less_column(whole):
     _, written = whole
-    table = page(written).one("table", id="differences-1")
-    first = [cell.text for cell in table.every("tr")[1].every() if cell.tag in {"td", "th"}]
     difference = ((2 / 3 + 2) - (2 / 3 + 0)) / 3
-    assert first[2].startswith(f"+{difference:.2f}")
-    second = [cell.text for cell in table.every("tr")[2].every() if cell.tag in {"td", "th"}]
-    assert second[1].startswith(f"−{difference:.2f}")
-    rows = lines_of(written, "Differences in F1")
-    assert rows[2][1].startswith(f"+{difference:.3f} (")
+    for rows in (page(written).table("Differences in F1")[1:], lines_of(written, "Differences in F1")[2:]):
+        assert rows[0][2].startswith(f"+{difference:.3f} (")
+        assert rows[1][1].startswith(f"−{difference:.3f} (")
 
 
 def test_the_cost_and_its_stages(tmp_path):
@@ -178,27 +177,15 @@ def test_a_trace_is_folded_into_the_page(whole):
     number_ = int(results[0].one("details", class_="steps").attributes["data-trace"])
     steps, more = steps_of(written)[number_]
     assert [row[1] for row in steps] == ["retrieve", "generate"]
-    assert steps[1] == [0, "generate", 1, 1.0, 0, 0, 0, "answer: Lovelace", ""]
+    assert steps[1] == [0, "generate", 1, 1.0, 0, 0, 0, "changed answer", ""]
     assert more == 0
     assert results[1].every("details", class_="steps") == []
 
 
 def test_a_long_trace_is_told_in_part():
-    told, more = told_of(recorded("t", trace_of(*((f"n{i}", {}) for i in range(MOST_STEPS + 5)))))
+    trace = trace_of(*((f"n{i}", {}) for i in range(MOST_STEPS + 5)))
+    told, more = first_steps(assembled(Path("t"), trace.splitlines(keepends=True)))
     assert (len(told), more) == (MOST_STEPS, 5)
-
-
-def test_what_a_step_put_out():
-    update = {
-        "plan": ["a", "b"],
-        "evidence": [{"title": "One", "text": "x"}, {"id": "c2", "text": "y"}],
-        "dse": 0.123456,
-        "warnings": [],
-        "best": None,
-        "usage": {"calls": 1},
-    }
-    assert put_out(update) == 'plan: ["a", "b"] · evidence: 2 (One; c2) · dse: 0.1235'
-    assert len(put_out({str(i): "long " * 100 for i in range(9)})) <= 320
 
 
 # --- text of others ---
@@ -207,11 +194,11 @@ def test_what_a_step_put_out():
 def hostile(tmp_path) -> Written:
     questions = [asked("q1", HOSTILE, question=f"What? {HOSTILE}"), asked("q2", "x")]
     label = HOSTILE.replace("\ud800", "?")  # no name has half a character
-    systems = (vanilla(label), System("d", "dense", {"threshold": 0.2, "note": HOSTILE}))
-    bad = trace_of((HOSTILE, {"answer": HOSTILE}))
+    systems = (vanilla(label), System("d", "dense", {"dse_threshold": 0.2, "note": HOSTILE}))
+    bad = trace_of((HOSTILE, {HOSTILE: HOSTILE}))
     outcomes = [
         answered(label, "q1", HOSTILE, evidence=[chunk(HOSTILE, HOSTILE)], warnings=[HOSTILE], trace=bad),
-        answered("d", "q1", "ok", dse=1.0, certain=False),
+        answered("d", "q1", "ok", uncertainty=dse(1.0)),
         failed("d", "q2", HOSTILE),
     ]
     return report(tmp_path, outcomes, systems, questions, command=HOSTILE)
@@ -235,7 +222,7 @@ def test_in_the_pages_data_hostile_text_ends_nothing(tmp_path):
     written = hostile(tmp_path)
     ((steps, _),) = steps_of(written)
     assert steps[0][1] == SHOWN
-    assert steps[0][7].startswith(f"answer: {SHOWN[:110]}")
+    assert steps[0][7].startswith(f"changed {SHOWN[:110]}")
     raw = written.html.read_text().partition('id="steps">')[2].partition("</script>")[0]
     assert not set("<>&") & set(raw)
 
@@ -260,7 +247,7 @@ def test_in_markdown_hostile_text_stays_text(tmp_path):
 
 
 def test_markdown_says_nothing_of_its_own():
-    assert markdown("a|b\n*c* <d> & `e`_f") == r"a\|b \*c\* \<d\> &amp; \`e\`\_f"
+    assert escaped("a|b\n*c* <d> & `e`_f") == r"a\|b \*c\* \<d\> &amp; \`e\`\_f"
     assert code("a\n```b") == "````sh\na\n```b\n````"
 
 
@@ -279,7 +266,7 @@ def test_nothing_is_fetched(whole):
 def test_each_figure_that_the_run_has_something_for(whole):
     bench, written = whole
     names = sorted(path.name for path in (bench.folder / "plots").iterdir())
-    kinds = ("dse", "lambda", "overlap", "risk-coverage", "steps", "u")
+    kinds = ("dse", "lambda", "overlap", "risk-coverage", "steps", "uncertainty")
     assert names == [f"1-small-{kind}.png" for kind in kinds]
     shown = page(written).every("figure")
     assert len(shown) == 6
@@ -297,7 +284,7 @@ def test_what_the_run_has_nothing_for_is_left_out(tmp_path):
 
 def test_a_run_without_matplotlib_has_a_report_without_plots(tmp_path, monkeypatch):
     monkeypatch.setattr(write, "can_draw", lambda: False)
-    written = report(tmp_path, [answered("d", "q1", "Ada", dse=0.3, certain=False)], [SYSTEMS[3]])
+    written = report(tmp_path, [answered("d", "q1", "Ada", uncertainty=dse(0.3))], [SYSTEMS[3]])
     assert written.plots == 0
     assert 'pip install "dubito[plots]"' in written.remark
     assert written.remark in page(written).one("header").text
@@ -306,10 +293,10 @@ def test_a_run_without_matplotlib_has_a_report_without_plots(tmp_path, monkeypat
 
 
 def test_labels_that_matplotlib_would_read_as_something_else(tmp_path):
-    systems = [System("_$x", "dense", {"threshold": 0.2}), System("$\\frac{", "seakr", {})]
+    systems = [System("_$x", "dense", {"dse_threshold": 0.2}), System("$\\frac{", "seakr", {})]
     outcomes = [
-        answered("_$x", "q1", "Ada", dse=0.3, certain=False),
-        answered("$\\frac{", "q1", "Ada", steps=[{"uncertainty": -6.0}], threshold=-6.0),
+        answered("_$x", "q1", "Ada", uncertainty=dse(0.3)),
+        answered("$\\frac{", "q1", "Ada", uncertainty=unsure("highest U", -6.0, -6.0)),
     ]
     shown = page(report(tmp_path, outcomes, systems)).one("div", class_="figures").text
     assert "_$x" in shown
@@ -320,7 +307,7 @@ def test_labels_that_matplotlib_would_read_as_something_else(tmp_path):
 
 
 def test_a_run_without_outcomes_has_no_report(tmp_path):
-    with pytest.raises(UserFault, match=r"has an outcome yet: go on with it by dubito eval --resume"):
+    with pytest.raises(UserFault, match=r"has an outcome yet: resume the run"):
         report(tmp_path, [])
     assert not (tmp_path / "run" / "report.html").exists()
 
@@ -340,7 +327,7 @@ def test_a_system_without_answers_beside_one_with(tmp_path):
     rows = {row[0]: row for row in lines_of(written, "Answers")}
     assert rows["plain"][1:4] == ["1", "0 (+2 not asked)", "1.000 (1.00 to 1.00)"]
     assert rows["d"][1:4] == ["0", "1 (+2 not asked)", "-"]
-    assert lines_of(written, "Differences in F1")[2][1] == "-"
+    assert lines_of(written, "Differences in F1")[2][2] == "-"
 
 
 def test_one_question_of_one_system(tmp_path):
@@ -354,11 +341,11 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path):
     mine = tmp_path / "mine.md"
     mine.write_text("# My own\n")
     with store:
-        with pytest.raises(UserFault, match="exists and is not a report: give --md another name"):
+        with pytest.raises(UserFault, match="exists and is not a report: choose another name"):
             write_reports(bench, store, md=mine)
-        with pytest.raises(UserFault, match="exists and is not a report: give --html another name"):
+        with pytest.raises(UserFault, match="exists and is not a report: choose another name"):
             write_reports(bench, store, html=mine)
-        with pytest.raises(UserFault, match=r"cannot be written to .* give --html another path"):
+        with pytest.raises(UserFault, match=r"cannot be written to .* choose another path"):
             write_reports(bench, store, html=tmp_path / "no" / "x.html")
         assert mine.read_text() == "# My own\n"
         again = [write_reports(bench, store).html.read_bytes() for _ in range(2)]
@@ -392,3 +379,11 @@ def test_a_run_that_says_little_of_itself(tmp_path):
 )
 def test_numbers(said: str, shown: str):
     assert said == shown
+
+
+def test_steps_of_a_trace_in_another_form_are_missing_and_that_is_said(tmp_path):
+    old = trace_of(("retrieve", {})).replace(b'"version": 2', b'"version": 1')
+    written = report(tmp_path, [answered("plain", "q1", "Ada", trace=old)])
+    assert written.remark.startswith("Steps are missing: ")
+    assert written.remark in page(written).one("header").text
+    assert page(written).every("details", class_="steps") == []

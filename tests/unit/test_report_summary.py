@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 from dubito.errors import UserFault
-from dubito.evals.bench import System
 from dubito.evals.comparison import Comparison, comparison_of
 from dubito.evals.reports.oracle import best_level
 from dubito.evals.reports.plots import by_place, overlaps
-from dubito.evals.reports.summary import Failure, Pair, Row, Section, summary_of
-from dubito.tests.reported import answered, asked, failed, made, usage, vanilla
+from dubito.evals.reports.summary import Failure, Pair, Section, SystemFigures, summary_of
+from dubito.evals.run_folder import System
+from dubito.tests.reported import answered, asked, dse, failed, made, usage, vanilla
 
 NAMES = ["q1", "q2", "q3", "q4", "q5"]
 QUESTIONS = [asked(name, "right") for name in NAMES]
-DENSE = System("d", "dense", {"threshold": 0.2})
+DENSE = System("d", "dense", {"dse_threshold": 0.2})
 TWO = (vanilla("a"), vanilla("b"))
 
 
@@ -35,8 +35,8 @@ def section(tmp_path, *found: Any, systems: Any = TWO, metric: str = "f1") -> Se
     return only
 
 
-def row(found: Section, label: str) -> Row:
-    return next(one for one in [*found.rows, *found.oracles] if one.label == label)
+def row(found: Section, label: str) -> SystemFigures:
+    return next(one for one in [*found.systems, *found.oracles] if one.label == label)
 
 
 def test_means_are_over_answered_questions_and_failures_stand_beside(tmp_path):
@@ -133,7 +133,7 @@ def test_cost_is_the_mean_of_answered_questions(tmp_path):
                  remembered_seconds=5.0),
         failed("a", "q3"),
     )  # fmt: skip
-    (spent,) = found.spent
+    (spent,) = found.costs
     assert (spent.n, spent.calls, spent.prompt_tokens, spent.completion_tokens) == (2, 4, 35, 5)
     assert (spent.seconds, spent.remembered, spent.remembered_seconds) == (1.5, 2 / 8, 2.5)
     # a question that had no such stage spent nothing on it
@@ -143,8 +143,7 @@ def test_cost_is_the_mean_of_answered_questions(tmp_path):
 
 def doubtful(*found: tuple[str, float | None]) -> list[Any]:
     return [
-        answered("d", name, answer, dse=0.0 if dse is None else dse, certain=dse is not None and dse <= 0.2)
-        for name, (answer, dse) in zip(NAMES, found, strict=False)
+        answered("d", name, answer, uncertainty=dse(value)) for name, (answer, value) in zip(NAMES, found, strict=False)
     ]
 
 
@@ -154,7 +153,7 @@ def test_a_systems_doubt_is_held_against_what_was_right(tmp_path):
         *doubtful(("right", 0.1), ("wrong", 0.2), ("right so", 0.5), ("wrong", 0.9), ("right", None)),
         systems=(DENSE,),
     )
-    (doubt,) = found.doubts
+    (doubt,) = found.uncertainties
     assert (doubt.signal, doubt.n, doubt.unmeasured, doubt.threshold) == ("DSE", 4, 1, 0.2)
     # wrong by F1 < 0.5: 0.2 and 0.9 against 0.1 and 0.5, three of four pairs in order; by EM 0.5 is wrong too
     assert doubt.auroc == 3 / 4
@@ -171,16 +170,16 @@ def test_a_systems_doubt_is_held_against_what_was_right(tmp_path):
 
 def test_a_system_without_doubts_of_its_own_has_none(tmp_path):
     found = section(tmp_path, *outcomes("a", "rrw.."), *doubtful(("right", None)), systems=(vanilla("a"), DENSE))
-    assert found.doubts == []
+    assert found.uncertainties == []
 
 
 def test_enough_answers_have_a_calibration_error(tmp_path):
     questions = [asked(f"q{i}", "right") for i in range(20)]
-    found = [answered("d", f"q{i}", "right", dse=0.1 * i, certain=False) for i in range(1, 20)]
-    found.append(answered("d", "q0", "wrong", dse=2.5, certain=False))
+    found = [answered("d", f"q{i}", "right", uncertainty=dse(0.1 * i)) for i in range(1, 20)]
+    found.append(answered("d", "q0", "wrong", uncertainty=dse(2.5)))
     bench, store = made(tmp_path / "run", [DENSE], questions, found)
     with store:
-        ece = summary_of(bench, store).sections[0].doubts[0].ece
+        ece = summary_of(bench, store).sections[0].uncertainties[0].ece
     assert ece is not None
     assert 0 <= ece <= 1
 

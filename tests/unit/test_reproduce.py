@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import typer
 from dubito.cli import app
-from dubito.cli.context import context_for
 from dubito.errors import UserFault
-from dubito.evals import bench, seper
-from dubito.evals.bench import System
+from dubito.evals import run_folder, seper
 from dubito.evals.datasets import KINDS, load_dataset
 from dubito.evals.questions import GoldQuestion
-from dubito.evals.seper import Worth
+from dubito.evals.run_folder import System
+from dubito.evals.seper import SePerResult
+from dubito.graphs.context_from_text import context_for
 from dubito.graphs.registry import graph_named
-from dubito.tests.reported import answered, asked, failed, made, vanilla
+from dubito.tests.reported import answered, asked, dse, failed, made, vanilla
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def options(words: list[str]) -> dict[str, Any]:
     command: Any = typer.main.get_command(app)
     rest = list(words)
     while hasattr(command, "commands"):
-        command = command.commands[rest.pop(0)]
+        command = command.get_command(None, rest.pop(0))
     with command.make_context(words[0], rest) as context:
         return dict(context.params)
 
@@ -110,7 +110,11 @@ def test_an_evaluation_is_accepted_as_it_is_written(
     specs: list[str] = []
     monkeypatch.chdir(tmp_path)
     for option, value in pairwise(words):
-        if option == "--corpus" and value not in {bench.POOLED, bench.OWN} and not value.startswith("qdrant:"):
+        if (
+            option == "--corpus"
+            and value not in {run_folder.POOLED, run_folder.OWN}
+            and not value.startswith("qdrant:")
+        ):
             Path(value).touch()
 
     def begin(folder: Path, systems: list[System], datasets: object, **rest: object) -> None:
@@ -118,7 +122,7 @@ def test_an_evaluation_is_accepted_as_it_is_written(
         raise UserFault(STOPPED)
 
     monkeypatch.setattr("dubito.cli.evaluating.load_dataset", lambda spec, **_: specs.append(spec))
-    monkeypatch.setattr(bench, "begin", begin)
+    monkeypatch.setattr(run_folder, "begin", begin)
     done = CliRunner().invoke(app, words)
     assert STOPPED in " ".join(done.output.split()), done.output
     assert len({system.label for system in begun}) == len(begun) > 0
@@ -246,14 +250,14 @@ def test_questions_are_parted_by_one_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first = System("first", "dense", {"threshold": 0.2})
+    first = System("first", "dense", {"dse_threshold": 0.2})
     questions = [asked(name, "yes") for name in ("q1", "q2", "q3", "q4", "q5")]
     outcomes = [
-        answered("first", "q1", "yes", dse=0.2, certain=True),
-        answered("first", "q2", "yes", dse=0.21, certain=False),
-        answered("first", "q3", "no", dse=0.0, certain=False),  # no chunk could be probed
+        answered("first", "q1", "yes", uncertainty=dse(0.2)),
+        answered("first", "q2", "yes", uncertainty=dse(0.21)),
+        answered("first", "q3", "no", uncertainty=dse(None)),  # no chunk could be probed
         failed("first", "q4"),
-        answered("first", "q5", "yes", dse=0.0, certain=True),
+        answered("first", "q5", "yes", uncertainty=dse(0.0)),
         *(answered("plain", name, "yes") for name in ("q1", "q3", "q4")),
         answered("plain", "q2", "no"),
         answered("plain", "q5", "no"),
@@ -290,13 +294,13 @@ def test_seper_is_compared_with_what_passages_are_worth(
     def belief(value: float) -> Any:
         return {"seper": value}
 
-    async def beliefs(pieces: list[seper.Piece], context: Any, resources: object) -> list[Any]:
+    async def measure_pieces(pieces: list[seper.Piece], context: Any, resources: object) -> list[Any]:
         assert (context.max_answer_tokens, context.judge) == (512, "nli:microsoft/deberta-v2-xlarge-mnli")
         before = [0.9 if "unknown" not in piece.question else 0.1 for piece in pieces]
         after = [value + gained[piece.evidence[0]["title"]] for value, piece in zip(before, pieces, strict=True)]
-        return [Worth(belief(new), belief(old)) for new, old in zip(after, before, strict=True)]
+        return [SePerResult(belief(new), belief(old)) for new, old in zip(after, before, strict=True)]
 
-    monkeypatch.setattr(seper, "beliefs", beliefs)
+    monkeypatch.setattr(seper, "measure_pieces", measure_pieces)
     run_script("seper", "Pearson")
     # deltas twice 0.6, 0.2, 0.1, with 1/2, 1/2, 0 and 1, 0, 0: sums of products 1 - 0.6, 0.82 - 0.54 and 1.5 - 2/3
     assert capsys.readouterr().out == f"6 passages, Pearson {round(0.4 / (0.28 * 5 / 6) ** 0.5, 3)}\n"

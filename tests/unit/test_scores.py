@@ -4,9 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from dubito.evals.bench import System
 from dubito.evals.scores import mean_of, paired, scores_of
-from dubito.evals.signals import SIGNALS
 from dubito.tests.reported import answered, asked, chunk, failed, made, usage, vanilla
 
 QUESTIONS = [
@@ -57,7 +55,7 @@ def test_a_failure_has_a_reason_and_nothing_else(tmp_path):
     found = scored(tmp_path, failed("plain", "q1", "The server is down."), answered("plain", "q2", "Paris"))
     one = found["plain", "small/q1"]
     assert one.failed
-    assert (one.answer, one.metrics, one.cost, one.doubt) == (None, {}, None, None)
+    assert (one.answer, one.metrics, one.cost, one.uncertainty) == (None, {}, None, None)
     assert one.error == ("ModelUnavailable", "The server is down.")
     assert mean_of(found.values(), "f1") == 1  # of what was answered
 
@@ -136,64 +134,13 @@ def test_only_questions_that_both_answered_are_paired(tmp_path):
     assert paired(first, second, "f1") == ([1.0], [0.0])
 
 
-# --- each technique's own uncertainty ---
-
-
-def doubt(graph: str, context: dict[str, Any] | None = None, **output: Any) -> tuple[float | None, float | None]:
-    signal = SIGNALS[graph]
-    return signal.doubt(output), signal.threshold(output, context or {})
-
-
-@pytest.mark.parametrize("graph", ["dense", "dense_rag"])
-def test_dense_tells_dse_and_its_threshold(graph: str):
-    assert doubt(graph, {"threshold": 0.2}, dse=0.45, certain=False) == (0.45, 0.2)
-    assert doubt(graph, {"threshold": 0.3}, dse=0.0, certain=True) == (0.0, 0.3)
-
-
-def test_dse_of_nothing_is_unknown():
-    assert doubt("dense", {"threshold": 0.2}, dse=0.0, certain=False) == (None, 0.2)
-    assert doubt("dense", {"threshold": 0.2}) == (None, 0.2)
-
-
-def test_seakr_tells_its_most_uncertain_step_and_delta():
-    steps = [{"uncertainty": -6.5}, {"uncertainty": -5.5}, {"uncertainty": -6.0}]
-    assert doubt("seakr", steps=steps, threshold=-6.0) == (-5.5, -6.0)
-
-
-def test_a_step_that_could_not_be_measured_could_be_the_most_uncertain():
-    steps = [{"uncertainty": -6.5}, {"uncertainty": None}]
-    assert doubt("seakr", steps=steps, threshold=-6.0)[0] is None
-    assert doubt("seakr", steps=[], threshold=-6.0)[0] is None
-
-
-def test_sunar_tells_the_mean_number_of_sets_of_its_batches():
-    def documents(*sets: int | None) -> list[dict[str, Any]]:
-        return [{"iteration": place, "sets": one} for place, one in enumerate(sets) for _ in range(3)]
-
-    hops = [{"scored": documents(1, 4)}, {"scored": documents(1)}]
-    assert doubt("sunar", hops=hops) == (2.0, None)
-    assert doubt("neighbourhood", scored=documents(3, 1, None)) == (2.0, None)
-    assert doubt("sunar", hops=[{"scored": documents(None)}]) == (None, None)
-
-
-def test_flare_tells_its_unlikeliest_word():
-    steps = [
-        {"draft": {"words": [{"probability": 0.9}, {"probability": None}]}},
-        {"draft": None},
-        {"draft": {"words": [{"probability": 0.25}, {"probability": 0.5}]}},
-    ]
-    assert doubt("flare", {"likely_from": 0.8}, steps=steps) == pytest.approx((0.75, 0.2))
-    assert doubt("flare", {"likely_from": 0.8}, steps=[{"draft": None}])[0] is None
-
-
-def test_a_doubt_comes_with_the_outcome(tmp_path):
-    systems = (System("d", "dense", {"threshold": 0.2}), vanilla())
+def test_an_uncertainty_is_read_from_the_output(tmp_path):
+    dse = {"signal": "DSE", "value": 0.5, "threshold": 0.2}
     found = scored(
         tmp_path,
-        answered("d", "q1", "Ada", dse=0.5, certain=False),
-        answered("plain", "q1", "Ada", dse=0.5),
-        systems=systems,
+        answered("plain", "q1", "Ada", uncertainty=dse),
+        answered("plain", "q2", "Paris", uncertainty={**dse, "value": None}),
+        answered("plain", "q3", "1978", uncertainty=None),
     )
-    one = found["d", "small/q1"]
-    assert (one.doubt, one.threshold) == (0.5, 0.2)
-    assert found["plain", "small/q1"].doubt is None
+    told = [(one.uncertainty, one.threshold) for one in found.values()]
+    assert told == [(0.5, 0.2), (None, 0.2), (None, None)]

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from dubito.errors import ContextOverflow, ModelFault, UserFault
 from dubito.graphs import df_rag
-from dubito.models import telemetry
 from dubito.models.interfaces import Sampling
 from dubito.models.metering import Metered, watchers
-from dubito.models.telemetry import export_spans, stop_exporting
+from dubito.resources import telemetry
+from dubito.resources.telemetry import export_spans, stop_exporting
 from dubito.tests.scripted import PLAN, QUESTION, ScriptedChat, chat, resources
 from dubito.tests.stub_server import Stub, serving
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
@@ -144,7 +144,7 @@ async def test_a_run_is_graph_then_nodes_then_model_calls(receiver, synchronous)
     assert set(names[1:3]) == {"plan", "candidates"}
     evaluations = len(llm.calls) - 2
     assert evaluations > 1
-    assert names[3:] == ["sample", *["evaluate"] * evaluations, "sample", "choose", "generate"]
+    assert names[3:] == ["select_lambdas", *["evaluate"] * evaluations, "select_lambdas", "choose_lambda", "generate"]
     calls = {node.id: [span for span in receiver.below(node) if span.kind == "LLM"] for node in nodes}
     for node in nodes:
         assert len(calls[node.id]) == (node.name in {"plan", "evaluate", "generate"})
@@ -241,7 +241,7 @@ async def test_evidence_is_a_retrievers_span_with_its_documents(receiver):
     output = await ask(chat())
     stop_exporting()
     [found] = receiver.of("RETRIEVER")
-    assert [node.name for node in receiver.spans if node.id == found.parent] == ["choose"]
+    assert [node.name for node in receiver.spans if node.id == found.parent] == ["choose_lambda"]
     assert found.attributes["input.value"] == QUESTION
     for place, chunk in enumerate(output["evidence"]):
         told = {name: found.attributes[f"retrieval.documents.{place}.document.{name}"] for name in ("id", "content")}
@@ -319,7 +319,7 @@ async def test_when_it_has_stopped_nothing_is_exported(receiver):
 
 def test_one_process_exports_to_one_place(receiver):
     export_spans(receiver.url)
-    with pytest.raises(UserFault, match=r"already: call stop_exporting\(\) first\.$"):
+    with pytest.raises(UserFault, match=r": call stop_exporting\(\) first\.$"):
         export_spans(NOBODY)
 
 
@@ -356,7 +356,7 @@ async def test_where_langchain_is_instrumented_already_a_provider_is_needed():
 
 
 def test_a_provider_and_an_endpoint_are_too_much():
-    with pytest.raises(UserFault, match="give one of them"):
+    with pytest.raises(UserFault, match="give only one of the two"):
         export_spans(NOBODY, provider=TracerProvider())
 
 
@@ -367,7 +367,7 @@ def test_a_provider_and_an_endpoint_are_too_much():
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(UserFault) as fault:
         export_spans(text)
-    assert str(fault.value).startswith(f"'{text}' is no address of a collector of spans: give its URL")
+    assert str(fault.value).startswith(f"'{text}' is not the address of a collector: give its URL")
     assert "\n" not in str(fault.value)
 
 
@@ -389,13 +389,13 @@ async def test_headers_are_sent_along(receiver):
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "openinference.instrumentation", None)
-    monkeypatch.delitem(sys.modules, "dubito.models.spans", raising=False)
+    monkeypatch.delitem(sys.modules, "dubito.resources.spans", raising=False)
     with pytest.raises(UserFault, match=r"pip install 'dubito\[trace\]'\.$"):
         export_spans(NOBODY)
 
 
 async def test_a_collector_that_is_not_there_is_said_once_and_breaks_nothing(caplog, monkeypatch):
-    from dubito.models import spans  # noqa: PLC0415
+    from dubito.resources import spans  # noqa: PLC0415
 
     monkeypatch.setattr(spans, "BATCH", 3)
     monkeypatch.setattr(spans, "DELAY_MS", 10)
@@ -407,13 +407,13 @@ async def test_a_collector_that_is_not_there_is_said_once_and_breaks_nothing(cap
     [said] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert said == (
         f"Spans do not reach {NOBODY}/v1/traces (Connection refused): the run goes on without them; start the "
-        "collector or mend the address."
+        "collector or correct the address."
     )
 
 
 @pytest.mark.parametrize(("status", "reason"), [(503, "(Service Unavailable)"), (401, "(401")])
 async def test_at_the_end_nothing_is_waited_for(receiver, caplog, monkeypatch, status, reason):
-    from dubito.models import spans  # noqa: PLC0415
+    from dubito.resources import spans  # noqa: PLC0415
 
     monkeypatch.setattr(spans, "BATCH", 512)
     monkeypatch.setattr(spans, "DELAY_MS", 3_600_000)
@@ -439,7 +439,7 @@ from dubito.graphs import df_rag
 graph = df_rag.build(resources(chat())).compile(name="df_rag")
 print(graph.invoke({"question": QUESTION}, context={"evaluator": "report"})["answer"])
 import sys
-slow = ("openinference", "opentelemetry.exporter", "dubito.models.spans")
+slow = ("openinference", "opentelemetry.exporter", "dubito.resources.spans")
 print(*[name for name in sys.modules if name.startswith(slow)])
 """
 
@@ -497,5 +497,5 @@ def test_the_command_line_refuses_what_is_no_address(verb):
         check=False,
     )
     assert done.returncode == 2
-    assert "'here' is no address of a collector of spans" in done.stderr
+    assert "'here' is not the address of a collector" in done.stderr
     assert "Traceback" not in done.stderr

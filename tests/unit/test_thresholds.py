@@ -1,4 +1,4 @@
-"""δ: given, or known for a model and an estimator; never another model's."""
+"""δ: set, calibrated, or built in for a model and an estimator; never another model's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 from dubito.errors import UserFault
-from dubito.nodes.doubt import ESTIMATORS
 from dubito.nodes.thresholds import BUILT_IN, model_of, threshold_of
+from dubito.nodes.uncertainty_estimators import ESTIMATORS
 from dubito.state.calibration import Calibration, identity, settings_of
 from dubito.state.capability import Capability
 from dubito.state.seakr import NEEDS, Estimator, SeaKRContext
@@ -34,7 +34,7 @@ def test_the_model_that_a_name_stands_for(name: str, model: str) -> None:
 
 
 def threshold(**settings: Any) -> float:
-    """δ where the context names the model that answers."""
+    """δ if the context's model answers."""
     context = SeaKRContext(**settings)
     return threshold_of(context, context.llm)
 
@@ -51,10 +51,10 @@ def threshold(**settings: Any) -> float:
         ({"llm": "vllm:http://elsewhere/v1#meta-llama/Llama-2-7b-chat-hf"}, -6.0),
         ({"estimator": "prompt"}, 0.5),
         ({"estimator": "prompt", "llm": "hf:other"}, 0.5),
-        ({"threshold": -4}, -4.0),
-        ({"threshold": "-4.5", "llm": "hf:other"}, -4.5),
-        ({"threshold": 0}, 0.0),
-        ({"threshold": " 1e3 ", "estimator": "energy"}, 1000.0),
+        ({"retrieval_threshold": -4}, -4.0),
+        ({"retrieval_threshold": "-4.5", "llm": "hf:other"}, -4.5),
+        ({"retrieval_threshold": 0}, 0.0),
+        ({"retrieval_threshold": " 1e3 ", "estimator": "energy"}, 1000.0),
     ],
 )
 def test_the_threshold(settings: dict[str, Any], delta: float) -> None:
@@ -62,7 +62,7 @@ def test_the_threshold(settings: dict[str, Any], delta: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"llm": "hf:other"}, "'gram' with the model 'other' and 20 samples"),
         ({"samples": 7}, "'gram' with the model 'embedded' and 7 samples"),
@@ -73,10 +73,10 @@ def test_the_threshold(settings: dict[str, Any], delta: float) -> None:
         ({"estimator": "energy", "preset": "paper"}, "'energy' with the model 'meta-llama/Llama-2-7b-chat-hf'"),
     ],
 )
-def test_no_threshold_is_known(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserFault, match=told) as fault:
+def test_no_threshold_is_known(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserFault, match=message) as fault:
         threshold(**settings)
-    assert "set threshold" in str(fault.value)
+    assert "set retrieval_threshold" in str(fault.value)
     assert "\n" not in str(fault.value)
 
 
@@ -86,10 +86,10 @@ def test_a_live_model_does_not_get_the_threshold_of_the_one_that_the_context_nam
 
 
 def calibrated(path: Path, context: SeaKRContext, *names: str) -> str:
-    """A file with a threshold of −4.25 for these settings of a context."""
-    found = settings_of(context, names)
+    """A calibration file with the threshold −4.25 that depends on these settings."""
+    settings = settings_of(context, names)
     model = identity(context.llm)
-    Calibration(technique="seakr", model=model, settings=found, threshold=-4.25, made_with={}).save(path)
+    Calibration(technique="seakr", model=model, settings=settings, threshold=-4.25, made_with={}).save(path)
     return str(path)
 
 
@@ -101,21 +101,23 @@ def test_a_calibration_says_the_threshold(tmp_path: Path) -> None:
     assert threshold(**WITH, calibration=file) == -4.25
     moved = {**WITH, "llm": "vllm:http://elsewhere:1/v1#m&states=http://elsewhere:2/v1"}
     assert threshold(**moved, calibration=file) == -4.25
-    assert threshold(**WITH, calibration=file, threshold="-3") == -3, "what is set wins"
+    assert threshold(**WITH, calibration=file, retrieval_threshold="-3") == -3, "what is set wins"
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
-        ({"llm": "vllm:http://h:1/v1#other"}, "the chat model m, and this is other"),
-        ({"llm": "embedded"}, "the chat model m, and this is embedded"),
-        ({"estimator": "prompt"}, "estimator energy and not prompt"),
-        ({"samples": 10}, "samples 20 and not 10"),
+        ({"llm": "vllm:http://h:1/v1#other"}, "the chat model m, not other"),
+        ({"llm": "embedded"}, "the chat model m, not embedded"),
+        ({"estimator": "prompt"}, "estimator energy, not prompt"),
+        ({"max_step_tokens": 10}, "max_step_tokens 100, not 10"),
     ],
 )
-def test_another_models_or_settings_calibration_is_refused(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
-    file = calibrated(tmp_path / "c.json", SeaKRContext(**WITH), "estimator", "samples")
-    with pytest.raises(UserFault, match=told):
+def test_another_models_or_settings_calibration_is_refused(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    file = calibrated(tmp_path / "c.json", SeaKRContext(**WITH), "estimator", "max_step_tokens")
+    with pytest.raises(UserFault, match=message):
         threshold(**{**WITH, **settings}, calibration=file)
 
 
@@ -124,7 +126,7 @@ def test_a_calibration_that_is_not_there_is_refused_though_a_threshold_is_built_
         threshold(calibration=str(tmp_path / "none.json"))
 
 
-@pytest.mark.parametrize("estimator", [one for one in get_args(Estimator) if one not in {"gram", "prompt"}])
+@pytest.mark.parametrize("estimator", [name for name in get_args(Estimator) if name not in {"gram", "prompt"}])
 def test_a_threshold_of_gram_is_no_other_estimators(estimator: Any) -> None:
     with pytest.raises(UserFault, match="No threshold is known"):
         threshold(estimator=estimator)
@@ -133,7 +135,7 @@ def test_a_threshold_of_gram_is_no_other_estimators(estimator: Any) -> None:
 @pytest.mark.parametrize("threshold", ["", "high", "nan", "-inf", "1e999", None, "-6,0", True, []])
 def test_a_threshold_is_a_finite_number_or_known(threshold: Any) -> None:
     with pytest.raises(ValidationError, match="must be a number, or 'known'"):
-        SeaKRContext(threshold=threshold)
+        SeaKRContext(retrieval_threshold=threshold)
 
 
 def test_every_estimator_measures_and_says_what_it_needs() -> None:

@@ -6,12 +6,16 @@ import pytest
 from dubito.cli.watch import follow
 from dubito.errors import ContextOverflow, UserFault
 from dubito.graphs import vanilla_rag
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.state.flow import Question
 from dubito.state.vanilla_rag import VanillaRagContext
+from dubito.tests.recorded import RUNS
 from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
-from dubito.traces.run import ModelCall, NodeEnd, NodeStart, Run
-from dubito.traces.writer import Trace
+from dubito.traces import writer
+from dubito.traces.events import ModelCall, NodeEnd, NodeStart
+from dubito.traces.recording import read
+from dubito.traces.run import Run
+from dubito.traces.writer import VERSION, Trace
 from langgraph.graph import END, START, StateGraph
 
 
@@ -35,7 +39,7 @@ def test_a_trace_holds_every_step_and_model_call_of_the_run(tmp_path):
     header, *middle, last = found
     assert {name: header[name] for name in ("type", "version", "graph", "question")} == {
         "type": "run",
-        "version": 1,
+        "version": VERSION,
         "graph": "vanilla_rag",
         "question": "Which river?",
     }
@@ -62,7 +66,7 @@ def test_a_trace_holds_every_step_and_model_call_of_the_run(tmp_path):
     assert end["seconds"] >= call["seconds"] > 0
     assert last["type"] == "end"
     assert last["output"] == run.output
-    assert set(run.output) == {"answer", "evidence", "usage", "warnings"}
+    assert set(run.output) == {"answer", "evidence", "uncertainty", "usage", "warnings"}
     times = [datetime.fromisoformat(line["timestamp"]) for line in found]
     assert times == sorted(times)
     assert all(time.utcoffset() == timedelta(0) for time in times)
@@ -153,3 +157,18 @@ def test_steps_of_subgraphs_carry_their_namespace(tmp_path):
     ]
     assert steps[0]["namespace"] == steps[-1]["namespace"] == []
     assert steps[1]["namespace"] == steps[2]["namespace"] == [f"count:{steps[0]['task']}"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_long_values_that_earlier_lines_give_are_left_out_and_read_back(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "MOST_ITEMS", 0)
+    run, inputs = RUNS[name](), {}
+    with Trace(tmp_path / "t.jsonl", run) as trace:
+        for event in run:
+            trace.on(event)
+            if isinstance(event, NodeStart):
+                inputs[event.task] = event.input
+    assert any("left_out" in line for line in lines(tmp_path / "t.jsonl"))
+    for _, step in read(tmp_path / "t.jsonl").walk():
+        for node_run in step.runs:
+            assert {**node_run.input, "usage": None} == {**inputs[node_run.id], "usage": None}, step.node

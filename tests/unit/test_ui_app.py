@@ -11,14 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
-from dubito.cli.ui import asking
-from dubito.cli.ui.app import LONGEST_BODY, LONGEST_QUESTION, create_app
-from dubito.cli.ui.serving import page_offer
+from dubito.cli.ui import page_allow_list
 from dubito.errors import ModelFault
-from dubito.models.resources import Resources
+from dubito.resources.resources import Resources
 from dubito.tests.recorded import RUNS, parsed
 from dubito.tests.scripted import Believer, ScriptedChat, ScriptedJudge, ScriptedRetriever
 from dubito.traces.recording import assembled
+from dubito.ui import request
+from dubito.ui.app import LONGEST_BODY, LONGEST_QUESTION, create_app
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -28,7 +28,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 def app_over(llm: Any, texts: tuple[str, ...] = ("zero", "one", "two"), **more: Any) -> Starlette:
     opened = Resources(llm=llm, retriever=ScriptedRetriever([1.0, 0.0], VECTORS, texts), judge=ScriptedJudge())
-    return create_app(page_offer([], None, []), resources=opened, **more)
+    return create_app(page_allow_list([], None, []), resources=opened, **more)
 
 
 def chat(answer: str = "the Lune", **more: Any) -> ScriptedChat:
@@ -145,17 +145,17 @@ def test_hostile_text_is_text():
         (body(settings={"k": "0"}), 400, "k is '0' and must be a whole number from 1 to 1000."),
         (body(settings={"selection": "all"}), 400, "selection is 'all' and must be top_k, gmmr, mmr or long_context."),
         (body(settings={"colour": "red"}), 400, "vanilla_rag has no setting 'colour'"),
-        (body(settings={"corpus": "/etc/passwd"}), 403, "corpus '/etc/passwd' is not on offer here"),
-        (body(settings={"llm": "vllm:http://10.0.0.1/v1#m"}), 403, "llm 'vllm:http://10.0.0.1/v1#m' is not on offer"),
+        (body(settings={"corpus": "/etc/passwd"}), 403, "corpus '/etc/passwd' is not allowed here"),
+        (body(settings={"llm": "vllm:http://10.0.0.1/v1#m"}), 403, "llm 'vllm:http://10.0.0.1/v1#m' is not allowed"),
         (body(settings={"preset": "paper"}), 403, "llm 'vllm:"),
-        (body(settings={"k": 3}), 400, "The request is not one of this page: load it anew."),
-        (body(settings=["k"]), 400, "The request is not one of this page: load it anew."),
-        (body(answers="Ada"), 400, "The request is not one of this page: load it anew."),
-        (body(chunks=["x"]), 400, "The request is not one of this page: load it anew."),
+        (body(settings={"k": 3}), 400, "The request is not from this version of the page: reload the page."),
+        (body(settings=["k"]), 400, "The request is not from this version of the page: reload the page."),
+        (body(answers="Ada"), 400, "The request is not from this version of the page: reload the page."),
+        (body(chunks=["x"]), 400, "The request is not from this version of the page: reload the page."),
         (body(graph="seper"), 400, "seper measures against right answers: write at least one."),
         (body(graph="seper", answers=[" "]), 400, "seper measures against right answers: write at least one."),
         (body(graph="seper", answers=["x"] * 101), 400, "A question may come with 100 right answers: leave some out."),
-        ([], 400, "The request is not one of this page: load it anew."),
+        ([], 400, "The request is not from this version of the page: reload the page."),
     ],
 )
 def test_what_cannot_be_asked_is_said_in_a_sentence_and_no_model_hears_of_it(sent, status, said):
@@ -172,7 +172,7 @@ def test_what_is_no_json_or_no_text_is_refused(page, sent):
     refused = page.post("/ask", content=sent, headers={"content-type": "application/json"})
     assert refused.status_code == 400
     assert refused.json()["error"] in {
-        "The request is not one of this page: load it anew.",
+        "The request is not from this version of the page: reload the page.",
         "The question is not UTF-8 text.",
     }
 
@@ -281,7 +281,7 @@ def test_right_answers_reach_the_graph_that_takes_them():
     with client(app_over(llm)) as page:
         found = events(page.post("/ask", json=body(graph="seper", answers=["Ada", " ", "Byron "])).text)
         trace = page.get("/" + re.findall(r'href="(runs/[^"]*jsonl)"', found[-1][1]["html"])[0])
-    assert json.loads(trace.text.splitlines()[-1])["output"]["golds"] == ["Ada", "Byron"]
+    assert json.loads(trace.text.splitlines()[-1])["output"]["gold_answers"] == ["Ada", "Byron"]
 
 
 async def test_questions_at_once_do_not_mix():
@@ -383,14 +383,14 @@ async def test_the_trace_of_a_stopped_run_is_kept_as_far_as_it_got():
     llm = Waiting()
     app = app_over(llm)
     visit = Visit(app, body())
-    await asyncio.wait_for(llm.begun.acquire(), 30)
+    await asyncio.wait_for(visit.heard.wait(), 30)  # the page has been sent the step that the model holds up
     visit.leave()
     await asyncio.wait_for(visit.task, 30)
     ((kind, begun), *_) = events(b"".join(one.get("body", b"") for one in visit.said).decode())
     assert kind == "begun"
     trace = client(app).get(f"/runs/{begun['name']}/trace.jsonl").text
     recorded = assembled(Path("run"), trace.encode().splitlines(keepends=True))
-    assert [(step.node, step.unfinished) for step in recorded.steps] == [
+    assert [(step.node, step.running) for step in recorded.steps] == [
         ("prepare", False),
         ("retrieve", False),
         ("generate", True),
@@ -418,7 +418,7 @@ async def test_no_more_questions_at_once_than_allowed_and_room_again_afterwards(
 
 
 async def test_a_silent_run_gives_signs_of_life(monkeypatch):
-    monkeypatch.setattr(asking, "QUIET_S", 0.01)
+    monkeypatch.setattr(request, "QUIET_S", 0.01)
     llm = Waiting()
     visit = Visit(app_over(llm), body())
     await asyncio.wait_for(visit.heard.wait(), 30)
@@ -433,17 +433,17 @@ async def test_when_the_server_ends_so_do_the_runs():
     app = app_over(llm)
     visit = Visit(app, body())
     await asyncio.wait_for(llm.begun.acquire(), 30)
-    app.state.ending.set()
+    app.state.end_runs()
     await asyncio.wait_for(visit.task, 30)
     assert llm.ended == ["cancelled"]
-    assert visit.said[-1] == {"type": "http.response.body", "body": b""}
+    assert visit.said[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 @pytest.mark.parametrize("name", RUNS)
 async def test_every_step_of_every_graph_is_whole_html(name):
     run = RUNS[name]()
-    asked = asking.Asked("run", run.graph, run.question, run.context, run.more)
-    found = [message async for message in asked.messages()]
+    asked = request.Request("run", run.graph, run.question, run.context, run.more)
+    found = [message async for message in asked.events()]
     assert found[-1].kind == "done"
     for message in found:
         if "html" in message.data:

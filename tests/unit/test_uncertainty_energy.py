@@ -51,7 +51,7 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
 @settings(deadline=None)
 @given(logits, temperatures)
 def test_energy_by_the_definition(rows: np.ndarray, temperature: float) -> None:
-    tokens = [-temperature * math.log(sum(math.exp(one / temperature) for one in row)) for row in rows.tolist()]
+    tokens = [-temperature * math.log(sum(math.exp(logit / temperature) for logit in row)) for row in rows.tolist()]
     assert energy(rows, temperature) == pytest.approx(sum(tokens) / len(tokens), rel=1e-9, abs=1e-9)
 
 
@@ -62,7 +62,7 @@ def test_a_constant_added_to_the_logits_is_taken_off(rows: np.ndarray, temperatu
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([1.0, 2.0], r"shape \(2,\)"),
         (np.zeros((0, 5)), r"shape \(0, 5\)"),
@@ -72,12 +72,12 @@ def test_a_constant_added_to_the_logits_is_taken_off(rows: np.ndarray, temperatu
         ([[-math.inf, -math.inf]], "is -inf"),
     ],
 )
-def test_logits_that_are_refused(rows, said: str) -> None:
-    with pytest.raises(UserFault, match=said):
+def test_logits_that_are_refused(rows, message: str) -> None:
+    with pytest.raises(UserFault, match=message):
         energy(rows)
 
 
 @pytest.mark.parametrize("temperature", [0, -1, math.nan, math.inf])
-def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
+def test_a_temperature_that_is_not_above_0_is_refused(temperature: float) -> None:
     with pytest.raises(UserFault, match="give a number above 0"):
         energy([[1.0]], temperature)

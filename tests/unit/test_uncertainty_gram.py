@@ -1,4 +1,4 @@
-"""The eigen score against eigenvalues of the Gram matrix, closed forms by hand, and what must not change it."""
+"""The eigen score against the Gram matrix's eigenvalues and closed forms, and its invariances."""
 
 from __future__ import annotations
 
@@ -130,29 +130,29 @@ def test_states_kept_in_float32_give_the_same_score_to_five_digits(noise: float)
         assert eigen_score(kept) == eigen_score(kept.astype(np.float64))  # nothing is computed in float32
 
 
-def test_what_is_given_is_left_alone() -> None:
+def test_the_argument_is_not_changed() -> None:
     states = np.array([[1.0, 2.0], [3.0, 5.0]])
     eigen_score(states)
     assert states.tolist() == [[1.0, 2.0], [3.0, 5.0]]
 
 
 @pytest.mark.parametrize(
-    ("states", "said"),
+    ("states", "message"),
     [
         ([[1.0, 2.0]], "at least two continuations"),
         (np.zeros((0, 4)), r"shape \(0, 4\)"),
         (np.zeros((3, 0)), r"shape \(3, 0\)"),
         ([1.0, 2.0], r"shape \(2,\)"),
         (np.zeros((2, 2, 2)), r"shape \(2, 2, 2\)"),
-        ([[1.0, 2.0], [1.0]], "rows of one length"),
-        ([["a", "b"], ["c", "d"]], "no array of numbers"),
+        ([[1.0, 2.0], [1.0]], "rows of equal length"),
+        ([["a", "b"], ["c", "d"]], "not an array of numbers"),
         ([[1.0, math.nan], [1.0, 2.0]], "not finite"),
         ([[1.0, 2.0], [-math.inf, 2.0]], "not finite"),
         ([[1.0, 2.0], [1e308, -1e308]], "not finite"),
     ],
 )
-def test_states_that_are_refused(states, said: str) -> None:
-    with pytest.raises(UserFault, match=said):
+def test_states_that_are_refused(states, message: str) -> None:
+    with pytest.raises(UserFault, match=message):
         eigen_score(states)
 
 

@@ -23,7 +23,7 @@ RESPONSES = [
     ("", [-3.3]),
     ("It was Linda Davis who sang it", [-0.6, -0.2, -1.1, -0.3, -0.01, -0.77, -0.2]),
 ]
-"""Stored samples: the text and its tokens' log-probabilities, the end of the turn among them."""
+"""Stored samples: the text and its tokens' log-probabilities, with the end-of-turn token."""
 
 GOLDS = ["Linda Davis", "Linda Kaye Davis"]
 
@@ -175,11 +175,11 @@ def test_every_setting_makes_a_difference_here() -> None:
 # --- the paper's worked examples: how often which answer was given, and ΔSePer (tables 6 and 7) ---
 
 PROBABILITY = {"Reba McEntire": 0.0, "Linda Davis": 1.0, "Yes": 0.0, "No": 1.0}
-"""That the answer entails the right one, Linda Davis and No."""
+"""P(answer ⊨ right answer), for the right answers Linda Davis and No."""
 
 
 def believed(counts: dict[str, int], share: float | None = None) -> tuple[float, float]:
-    """SePer soft and hard of ten responses; share: the likelihood of the right ones together, else all are alike."""
+    """SePer soft and hard of ten responses. share: the total likelihood of the right ones; else all are equal."""
     texts = [text for text, times in counts.items() for _ in range(times)]
     right = [PROBABILITY[text] for text in texts]
     likelihoods = [1.0] * len(texts)
@@ -222,14 +222,14 @@ def test_what_the_likelihoods_of_table_7_would_be() -> None:
 # --- edges ---
 
 
-def test_a_response_without_tokens_or_without_probability_weighs_nothing() -> None:
+def test_a_response_without_tokens_or_of_probability_0_has_weight_0() -> None:
     found = response_weights([[], [-1.0], [-0.5, -math.inf], [-1.0, -1.0]])
     assert found == pytest.approx([0, 0.5, 0, 0.5])
     assert response_weights([[], [-1.0]], "sum") == pytest.approx([0, 1])  # the empty product is not 1
 
 
 @pytest.mark.parametrize("logs", [[[], [-math.inf]], [[-math.inf]] * 2, [[], []]])
-def test_where_none_weighs_anything_all_weigh_the_same(logs: list[list[float]]) -> None:
+def test_if_every_weight_is_0_all_weigh_the_same(logs: list[list[float]]) -> None:
     assert response_weights(logs).tolist() == [0.5, 0.5]
 
 
@@ -245,7 +245,7 @@ def test_long_responses_do_not_underflow() -> None:
     assert found == pytest.approx([1 / (1 + math.exp(-2)), math.exp(-2) / (1 + math.exp(-2))])
 
 
-def test_what_the_judge_could_not_say_counts_as_0() -> None:
+def test_a_pair_without_a_label_counts_as_0() -> None:
     assert seper_soft([1, 1], [[math.nan], [0.5]]) == 0.25
     assert seper_soft([1, 1], [[math.nan], [0.5]], [[0.4], [math.nan]]) == pytest.approx(0.45)
     assert seper_soft([1, 1], [[math.nan], [math.nan]], [[math.nan]] * 2) == 0.0
@@ -276,7 +276,7 @@ def test_loose_matches() -> None:
         (lambda: seper_soft([1.0], [[1.1]]), "from 0 to 1"),
         (lambda: seper_soft([1.0], [[1.0]], [[-0.1]]), "backward goes"),
         (lambda: seper_soft([1.0], [[1.0, 1.0]], [[1.0]]), "judge the same answers"),
-        (lambda: seper_soft([1.0], [[1.0]], golds="best"), "max"),  # type: ignore[arg-type]
+        (lambda: seper_soft([1.0], [[1.0]], several_answers="best"), "max"),  # type: ignore[arg-type]
         (lambda: seper_hard([1.0], [0, 1], [True]), "an id each"),
         (lambda: seper_hard([1.0], [0.0], [True]), "an id each"),
         (lambda: seper_hard([1.0], [1], [True]), "there are matches for 1"),
@@ -284,11 +284,11 @@ def test_loose_matches() -> None:
         (lambda: seper_hard([1.0], [0], [0.5]), "true or false"),
         (lambda: seper_hard([1.0], [0], []), "true or false"),
         (lambda: gold_matches([[[1]]], [[[1]]]), r"\[2, clusters, a\]"),
-        (lambda: gold_matches([[[0.5]]] * 2, [[[0]]] * 2), "true and false"),
+        (lambda: gold_matches([[[0.5]]] * 2, [[[0]]] * 2), "must be true or false"),
         (lambda: gold_matches([[[1]]] * 2, [[[0]]] * 2, "strict"), "no rule"),  # type: ignore[arg-type]
     ],
 )
-def test_what_does_not_fit_is_refused(call: Any, message: str) -> None:
+def test_bad_arguments_are_refused(call: Any, message: str) -> None:
     with pytest.raises(UserFault, match=message):
         call()
 

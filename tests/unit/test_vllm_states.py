@@ -18,8 +18,8 @@ from dubito.errors import CapabilityMissing, DubitoError, ModelFault, UserFault
 from dubito.models import states_file, vllm_states
 from dubito.models.interfaces import Message, Sampling, Tokens, Vectors
 from dubito.models.openai_chat import OpenAIChat
-from dubito.models.resources import open_chat_model
 from dubito.models.vllm_states import StatesServer
+from dubito.resources.opening import open_chat_model
 from dubito.settings import settings
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
@@ -227,7 +227,7 @@ async def test_what_fails_takes_the_others_files_along(fake: FakeStates, reader:
     await waits(fake, 3)
     fake.release(6)
     asyncio.get_running_loop().call_later(0.2, fake.release)  # the server finishes the others afterwards
-    with pytest.raises(ModelFault, match=r"malformed .*cmpl-\d.safetensors is no safetensors file"):
+    with pytest.raises(ModelFault, match=r"malformed .*cmpl-\d.safetensors is not a safetensors file"):
         await reading
     assert fake.left() == []
 
@@ -254,7 +254,7 @@ def broken(**header: Any) -> Callable[[list[int]], bytes]:
         (lambda ids: safetensors([*ids, 1], (15,)), "holds 3 other tokens than the 2 that were sent"),
         (lambda ids: safetensors([ids[0], 9], (15,)), "holds 2 other tokens"),
         (lambda _: None, "nothing was written to .*; is its folder full"),
-        (lambda _: b"\xff" * 100, "is no safetensors file"),
+        (lambda _: b"\xff" * 100, "is not a safetensors file"),
         (lambda _: (5).to_bytes(8, "little") + b"{oops", "malformed"),
         (lambda ids: safetensors(ids, (15,))[:-20], "malformed"),
         (broken(hidden_states=None), "malformed"),
@@ -332,7 +332,7 @@ async def test_a_file_of_another_user_is_the_users_fault(
 
 async def test_a_server_that_does_not_tell_its_layer_takes_it_from_the_name(fake: FakeStates) -> None:
     fake.told = False
-    with pytest.raises(UserFault, match=r"does not say which layer .* add &layer=N to the model's name"):
+    with pytest.raises(UserFault, match=r"does not name the layer .* add &layer=N to the model's name"):
         await StatesServer(fake.url).read("m", [(5,)])
     (reading,) = await StatesServer(fake.url, 9).read("m", [(5,)])
     assert reading.layer == 9
@@ -358,7 +358,7 @@ async def test_a_server_that_is_started_anew_for_another_layer_is_noticed(
 ) -> None:
     await reader.check("m", 15)
     fake.layers = (20,)
-    with pytest.raises(UserFault, match="of layer 20, and layer 15 was asked for"):
+    with pytest.raises(UserFault, match="of layer 20, not of layer 15"):
         await reader.read("m", [(5,)], 15)
     fake.content = lambda ids: safetensors(ids, (20, 21) if ids == [6] else (20,))
     assert {reading.layer for reading in await reader.read("m", [(5,), (6,)])} == {20}
@@ -420,9 +420,7 @@ async def test_greedy_continuations_are_one(httpserver: HTTPServer, fake: FakeSt
 async def test_another_layer_is_refused_before_anything_is_sampled(
     httpserver: HTTPServer, fake: FakeStates, chat: OpenAIChat
 ) -> None:
-    with pytest.raises(
-        UserFault, match=r"gives the hidden states of layer 15, and layer 9 was asked for: start it by "
-    ):
+    with pytest.raises(UserFault, match=r"gives the hidden states of layer 15, not of layer 9: start it by "):
         await chat.introspect(ASK, Sampling(), 9)
     assert not [request for request, _ in httpserver.log if request.path.startswith("/v1")]
     assert fake.left() == []
@@ -430,7 +428,7 @@ async def test_another_layer_is_refused_before_anything_is_sampled(
 
 async def test_two_models_are_not_taken_for_one(httpserver: HTTPServer, fake: FakeStates, chat: OpenAIChat) -> None:
     fake.shift = -0.31
-    with pytest.raises(UserFault, match=r"do not serve the same model: they put .* 0\.3 nats apart"):
+    with pytest.raises(UserFault, match=r"do not serve the same model: .* differ by 0\.3 nats"):
         await chat.introspect(ASK, Sampling(n=2, temperature=1.0))
     fake.shift = 0.29  # what rounding may do
     continues(httpserver, [7, 8], [9, 8], [7, 9], [8])
@@ -452,14 +450,14 @@ async def test_a_server_that_tells_no_token_ids_cannot_be_introspected(
 ) -> None:
     httpserver.expect_request("/v1/completions").respond_with_json({"choices": [{"index": 0}]})
     continues(httpserver, [4], prompt_token_ids=None)
-    with pytest.raises(CapabilityMissing, match="tells no token ids, which a newer vLLM does"):
+    with pytest.raises(CapabilityMissing, match="returns no token ids, which needs a newer vLLM"):
         await pair(httpserver, fake).introspect(ASK, Sampling())
     assert fake.left() == []
 
 
 async def test_too_few_continuations_are_a_model_fault(httpserver: HTTPServer, chat: OpenAIChat) -> None:
     continues(httpserver, [4], [5])
-    with pytest.raises(ModelFault, match="3 continuations were asked for and 2 came"):
+    with pytest.raises(ModelFault, match="it returned 2 continuations instead of 3"):
         await chat.introspect(ASK, Sampling(n=3, temperature=1.0))
 
 
@@ -497,14 +495,14 @@ async def test_the_name_says_where_and_of_which_layer(httpserver: HTTPServer, fa
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("vllm:http://h/v1#m&layer=3", "only &states=URL and &layer=N may follow"),
-        ("vllm:http://h/v1#m&states=", "only &states=URL and &layer=N may follow"),
-        ("vllm:http://h/v1#m&stats=http://h/v1", "only &states=URL and &layer=N may follow"),
-        ("vllm:http://h/v1#m&states=http://h:1/v1&x=1", "only &states=URL and &layer=N may follow"),
-        ("openai:http://h/v1#m&states=http://h:1/v1", "only &states=URL and &layer=N may follow"),
-        ("vllm:http://h/v1#m&states=http://h:1/v1&layer=0", "the layer is a number from 1, not '0'"),
-        ("vllm:http://h/v1#m&states=http://h:1/v1&layer=mid", "the layer is a number from 1, not 'mid'"),
-        ("vllm:http://h/v1#m&states=http://h:1/v1&layer=", "the layer is a number from 1, not ''"),
+        ("vllm:http://h/v1#m&layer=3", r"write &states=URL, and &layer=N behind it"),
+        ("vllm:http://h/v1#m&states=", r"write &states=URL, and &layer=N behind it"),
+        ("vllm:http://h/v1#m&stats=http://h/v1", r"write &states=URL, and &layer=N behind it"),
+        ("vllm:http://h/v1#m&states=http://h:1/v1&x=1", r"write &states=URL, and &layer=N behind it"),
+        ("openai:http://h/v1#m&states=http://h:1/v1", r"write &states=URL, and &layer=N behind it"),
+        ("vllm:http://h/v1#m&states=http://h:1/v1&layer=0", "the layer must be a number from 1, not '0'"),
+        ("vllm:http://h/v1#m&states=http://h:1/v1&layer=mid", "the layer must be a number from 1, not 'mid'"),
+        ("vllm:http://h/v1#m&states=http://h:1/v1&layer=", "the layer must be a number from 1, not ''"),
         ("vllm:http://h/v1#m&states=h:1", "'h:1' is not the base URL of a server"),
     ],
 )

@@ -41,15 +41,15 @@ function unfold(event) {
   around.className = "scroll";
   const table = around.appendChild(document.createElement("table"));
   const head = table.createTHead().insertRow();
-  ["step", "seconds", "calls", "tokens", "put out"].forEach((name, place) => cell(head, name, place && place < 4 ? "n dim" : "dim"));
+  ["step", "seconds", "calls", "tokens", "what it did"].forEach((name, place) => cell(head, name, place && place < 4 ? "n dim" : "dim"));
   const body = table.createTBody();
-  for (const [depth, node, runs, seconds, calls, read, written, said, fault] of steps) {
+  for (const [depth, node, runs, seconds, calls, read, written, words, fault] of steps) {
     const row = body.insertRow();
     cell(row, "\u2003".repeat(depth) + node + (runs > 1 ? ` ×${runs}` : ""), "node");
     cell(row, seconds.toFixed(2), "n");
     cell(row, calls || "", "n");
     cell(row, calls ? `${read.toLocaleString("en")} + ${written.toLocaleString("en")}` : "", "n");
-    cell(row, fault ? `failed: ${fault}` : said, fault ? "out warn" : "out");
+    cell(row, fault ? `failed: ${fault}` : words, fault ? "out warn" : "out");
   }
   if (more) cell(body.insertRow(), `and ${more} more`, "dim");
   holder.append(around);

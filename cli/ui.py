@@ -1,0 +1,119 @@
+"""`dubito ui`: a page on this machine to ask questions and watch the steps of the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UserFault
+from ..render.screen import help_lines
+
+if TYPE_CHECKING:
+    from ..resources.allowlist import AllowList
+
+EXAMPLES = help_lines(
+    "Examples",
+    "dubito ui",
+    "dubito ui --corpus notes/ --corpus papers.index --port 8701",
+    'dubito ui --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
+    "dubito ui --allow judge=nli:my-cross-encoder --allow encoder=st:my-encoder",
+)
+
+
+def ui(
+    *,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes any free port.")] = 8700,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="A corpus that may be chosen beside 'sample'; repeatable."),
+    ] = None,
+    llm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            envvar="DUBITO_LLM",
+            help="The chat model that is chosen at the start; 'embedded' may be chosen too.",
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SETTING=VALUE",
+            help="Another file, folder or server that a setting may name (llm, encoder, judge, ...); repeatable.",
+        ),
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", metavar="N", min=1, help="The maximum number of questions at a time.")
+    ] = 2,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on; see --everybody-may-ask.")
+    ] = "127.0.0.1",
+    everybody_may_ask: Annotated[
+        bool,
+        typer.Option(
+            "--everybody-may-ask",
+            help="Allow a --host that others can reach: they may ask the models and read the corpora without a "
+            "password.",
+        ),
+    ] = False,
+) -> None:
+    """Serve one page on this machine, until Ctrl-C: ask, watch the steps, read the answer and its trace.
+
+    The page offers 'sample', 'embedded', and the corpora and models that are named here. Questions, answers and traces
+    are kept in memory only. Nothing is sent anywhere except to the models.
+    """
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise UserFault('dubito ui runs on starlette and uvicorn: run `pip install "dubito[ui]"`.')
+    if not everybody_may_ask and not _is_loopback(host):
+        raise UserFault(
+            f"On --host {host} others can reach the page, ask the models and read the corpora without a password: "
+            "add --everybody-may-ask to allow that."
+        )
+    from ..ui.app import create_app  # noqa: PLC0415 - an extra
+    from ..ui.server import Server  # noqa: PLC0415 - an extra
+    from .processes import interruptible  # noqa: PLC0415 - keeps `--help` quick
+
+    app = create_app(page_allow_list(corpus or [], llm, allow or []), host=host, at_once=at_once)
+    with listener(host, port) as listening:
+        address, chosen_port = listening.getsockname()[:2]
+        name = f"[{address}]" if ":" in address else address
+        typer.echo(f"Ask on http://{name}:{chosen_port}/ (Ctrl-C ends it)")
+        sys.stdout.flush()
+        with interruptible(), contextlib.suppress(KeyboardInterrupt):
+            Server(app).run(sockets=[listening])
+
+
+def page_allow_list(corpora: Sequence[str], llm: str | None, others: Iterable[str]) -> AllowList:
+    """The allow-list of `--corpus`, `--llm` and `--allow SETTING=VALUE`; raises as `allow_list`."""
+    from ..resources.allowlist import allow_list  # noqa: PLC0415 - keeps `--help` quick
+
+    assignments = [*(f"corpus={corpus}" for corpus in corpora), *([f"llm={llm}"] if llm else []), *others]
+    return allow_list(assignments, "--allow", "have it added by --allow {name}={value} when dubito ui is started")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket bound to the address; `UserFault` for an address or port that cannot be used."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as fault:
+        raise UserFault(
+            f"Port {port} of {host} cannot be listened on ({fault.strerror or fault}): give another --port or --host."
+        ) from fault
+    return bound

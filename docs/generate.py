@@ -1,0 +1,191 @@
+"""Writes the files that follow from the code: `make generate`. `--check` only names those that are out of date.
+
+It writes langgraph.json, the list of graphs in `__init__.py`, the list of packages in pyproject.toml, the drawings
+docs/graphs/*.mmd, the pages docs/reference/graphs/*.md and their list in mkdocs.yml. In the other pages of docs/ it
+writes the text between `<!-- figure NAME -->` or `<!-- settings NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from dubito.graphs import chat, reviewed
+from dubito.graphs.registry import graph_named, graph_names
+from dubito.presenters.presenter import presenter_of
+from dubito.state.flow import Question
+from langgraph.graph.state import CompiledStateGraph
+from typing_extensions import is_typeddict
+
+if TYPE_CHECKING:
+    from dubito.graphs.registry import Graph
+
+ROOT = Path(__file__).parents[1]
+GRAPHS = Path("reference/graphs")
+PLACE = re.compile(r"(<!-- (figure|settings) (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+
+FORMS: dict[ModuleType, str] = {
+    chat: "A chat: messages in, the answer to the last question out. {about} ({name})",
+    reviewed: "A person decides about an uncertain answer: the run stops for the decision. {about} ({name})",
+}
+"""The modules of `graphs/` that hold other forms of the techniques, and the description of each form."""
+
+
+def generated(root: Path) -> dict[Path, str]:
+    """The text that each file should have."""
+    graphs = {name: graph_named(name) for name in graph_names()}
+    files = {
+        root / "langgraph.json": langgraph_json(graphs),
+        root / "__init__.py": package((root / "__init__.py").read_text(encoding="utf-8"), list(graphs)),
+        root / "pyproject.toml": project((root / "pyproject.toml").read_text(encoding="utf-8"), root),
+        root / "mkdocs.yml": navigation((root / "mkdocs.yml").read_text(encoding="utf-8"), list(graphs)),
+        **reference(graphs, root / "docs"),
+    }
+    for name, graph in graphs.items():
+        files[root / "docs" / "graphs" / f"{name}.mmd"] = graph.get_graph(xray=True).draw_mermaid()
+    for page in sorted((root / "docs").rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if PLACE.search(text):
+            files[page] = PLACE.sub(lambda place: place[1] + PARTS[place[2]](graphs[place[3]]) + place[4], text)
+    return files
+
+
+def langgraph_json(graphs: dict[str, Graph]) -> str:
+    """The server's configuration: every graph, its chat form and its reviewed form. Agents read the descriptions."""
+    entries = {name: _entry(f"dubito.graphs.{name}:graph", "{about} ({name})", name) for name in graphs}
+    for module, description in FORMS.items():
+        for name, form in vars(module).items():
+            if isinstance(form, CompiledStateGraph):
+                entries[form.name] = _entry(f"{module.__name__}:{name}", description, name)
+    written = {"dependencies": ["."], "graphs": dict(sorted(entries.items())), "env": ".env"}
+    return json.dumps(written, indent=2, ensure_ascii=False) + "\n"
+
+
+def _entry(path: str, description: str, graph: str) -> dict[str, str]:
+    about = about_graph(graph).splitlines()[0]
+    return {"path": path, "description": description.format(name=presenter_of(graph).name, about=about)}
+
+
+def about_graph(name: str) -> str:
+    """The sentences of the graph's presenter, else its module's docstring."""
+    return presenter_of(name).about or inspect.getdoc(import_module(f"dubito.graphs.{name}")) or "Answers a question."
+
+
+def package(text: str, names: list[str]) -> str:
+    """`__init__.py` with these graphs: type checkers know no graph that is not named there."""
+    imports = "".join(f"    from .graphs.{name} import graph as {name}\n" for name in names)
+    exports = "".join(f'    "{name}",\n' for name in ["__version__", *names])
+    text = re.sub(r"(?<=if TYPE_CHECKING:\n)(    from .*\n)+", imports, text)
+    return re.sub(r"(?<=__all__ = \[\n)(    .*\n)+", exports, text)
+
+
+def project(text: str, root: Path) -> str:
+    """pyproject.toml with every package below the root, which is the package `dubito` itself."""
+    folders = {file.parent.relative_to(root) for file in root.rglob("__init__.py")} | {Path("examples/sample")}
+    names = sorted(".".join(["dubito", *folder.parts]) for folder in folders if not _is_hidden(folder))
+    listed = "".join(f'    "{name}",\n' for name in names)
+    return re.sub(r"(?<=\npackages = \[\n)(    .*\n)+", listed, text)
+
+
+def navigation(text: str, names: list[str]) -> str:
+    """mkdocs.yml with a page of the reference for each graph."""
+    listed = "".join(f"          - {GRAPHS}/{name}.md\n" for name in names)
+    return re.sub(r"(?<=      - Graphs:\n)( {10}- .*\n)+", listed, text)
+
+
+def reference(graphs: Mapping[str, Graph], docs: Path) -> dict[Path, str]:
+    """A page for each graph: figure, `build`, input, settings and output. A shared class is on the first page only."""
+    texts = {page.name: page.read_text(encoding="utf-8") for page in sorted(docs.glob("*.md"))}
+    page_of: dict[type, str] = {Question: "../state.md"}
+    pages = {}
+    for name, graph in graphs.items():
+        parts = [f"# {name}", about_graph(name)]
+        parts += [
+            f"[The technique](../../{page})." for page, text in texts.items() if f"<!-- figure {name} -->" in text
+        ]
+        parts += [f'```mermaid\n--8<-- "{name}.mmd"\n```', f"::: dubito.graphs.{name}.build"]
+        builder: Any = graph.builder
+        schemas = {"Input": builder.input_schema, "Settings": builder.context_schema, "Output": builder.output_schema}
+        for title, schema in schemas.items():
+            if schema in page_of:
+                parts.append(f"{title}: [{schema.__name__}]({page_of[schema]}#{_path(schema)}).")
+            else:
+                parts.append(f"::: {_path(schema)}")
+        records = _records(builder.output_schema)
+        parts += [f"::: {_path(record)}" for record in records if record not in page_of]
+        page_of = dict.fromkeys([*schemas.values(), *records], f"{name}.md") | page_of
+        pages[docs / GRAPHS / f"{name}.md"] = "\n\n".join(parts) + "\n"
+    return pages
+
+
+def _path(schema: type) -> str:
+    return f"{schema.__module__}.{schema.__qualname__}"
+
+
+def _records(schema: Any) -> list[type]:  # noqa: ANN401 - typing's hints
+    """The TypedDicts of the schema's own module that it inherits from or has in its values."""
+    pending = [*getattr(schema, "__orig_bases__", ()), *get_type_hints(schema).values()]
+    records: dict[type, None] = {}
+    for hint in pending:  # grows while it is read
+        pending.extend(get_args(hint))
+        if is_typeddict(hint) and hint.__module__ == schema.__module__ and hint not in records:
+            records[hint] = None
+            pending.extend(get_type_hints(hint).values())
+    return list(records)
+
+
+def _is_hidden(folder: Path) -> bool:
+    return any(part.startswith(".") or part in {"build", "dist", "tests"} for part in folder.parts)
+
+
+def figure(graph: Graph) -> str:
+    """The graph as a Mermaid fence."""
+    return f"```mermaid\n{graph.get_graph().draw_mermaid().strip()}\n```"
+
+
+def settings(graph: Graph) -> str:
+    """The settings of the graph's context as a table."""
+    context: Any = graph.builder.context_schema
+    rows = [
+        f"| `{name}` | `{getattr(context(), name)}` | {field.description} |"
+        for name, field in context.model_fields.items()
+    ]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+
+
+PARTS = {"figure": figure, "settings": settings}
+
+
+def stale(root: Path) -> Iterator[Path]:
+    """The files that differ from the code; drawings and pages of graphs that are gone."""
+    files = generated(root)
+    docs = root / "docs"
+    yield from (file for file, text in files.items() if not file.exists() or file.read_text(encoding="utf-8") != text)
+    of_graphs = sorted([*(docs / "graphs").glob("*.mmd"), *(docs / GRAPHS).glob("*.md")])
+    yield from (file for file in of_graphs if file not in files)
+
+
+def write(root: Path) -> None:
+    """Write the files that are out of date; delete the drawings and pages of graphs that are gone."""
+    files = generated(root)
+    for file in list(stale(root)):
+        file.write_text(files[file], encoding="utf-8") if file in files else file.unlink()
+
+
+def main() -> None:
+    """Write the files, or with `--check` name those that are out of date."""
+    if sys.argv[1:] != ["--check"]:
+        write(ROOT)
+    elif names := ", ".join(str(file.relative_to(ROOT)) for file in stale(ROOT)):
+        sys.exit(f"Out of date: {names}. Run `make generate` and commit what it writes.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""The tables of a report as blocks: terminal, Markdown and page draw the same."""
+
+from collections.abc import Sequence
+
+from ...presenters.blocks import Block, Cell, Fold, Pairs, Row, Table, Tone, Words
+from ...presenters.words import counted, shortened
+from ..reliability import UncertaintyBin
+from ..scores import MAIN, RETRIEVAL, RIGHT, SEPER
+from .about import differing
+from .summary import Figure, MeanCost, Pair, Section, Summary, SystemFigures
+from .words import amount, called, chance, number, plain, share, signed
+
+LONGEST_REASON = 300
+
+GROUPS = (("Answers", MAIN), ("Retrieval", RETRIEVAL), ("Belief in the right answer", SEPER))
+"""The tables of means, and their metrics."""
+
+ORACLE_NOTE = "Oracle: for each question, the λ with the best F1 among the systems that select by gMMR; an upper bound."
+COST_NOTE = "Means over answered questions. Cached calls and their tokens are counted like other calls."
+CACHE_NOTE = "The seconds do not include cached calls; how long these took when they were made stands beside."
+STAGE_NOTE = "Means over questions. The seconds of parallel runs add up."
+UNCERTAINTY_NOTE = (
+    "AUROC: the probability that a wrong answer is more uncertain than a right one; 0.5 is chance. AURC: the area "
+    "under the risk-coverage curve of 1 − F1; an uninformative uncertainty reaches the mean risk. ECE: of confidences "
+    "fitted to the other answers."
+)
+
+
+def systems_blocks(summary: Summary) -> list[Block]:
+    """Every system with its graph and the settings that differ, and all settings folded."""
+    different = differing(summary.run)
+    rows = [
+        Row(_cells(system.label, system.graph, ", ".join(f"{k} {v}" for k, v in different[system.label].items())))
+        for system in summary.run.systems
+    ]
+    folds = [
+        Fold(
+            f"All settings of {system.label}", [Pairs([(name, plain(value)) for name, value in system.context.items()])]
+        )
+        for system in summary.run.systems
+    ]
+    return [Table(["system", "graph", "settings that differ between systems"], rows), *folds]
+
+
+def section_blocks(section: Section, metric: str) -> list[Block]:
+    """A dataset's means, differences, failures, costs and uncertainties. metric: systems are compared in it."""
+    means = [means_table(section, metrics, title) for title, names in GROUPS if (metrics := section.metrics(names))]
+    blocks: list[Block] = [*means, *([Words(ORACLE_NOTE, "dim")] if section.oracles else [])]
+    if len(section.systems) > 1:
+        blocks.append(_differences(section, metric))
+    if section.failures:
+        blocks.append(_failures(section))
+    if section.costs:
+        blocks += [costs_table(section.costs), Fold("Cost by stage", [_stages(section.costs)])]
+    if section.uncertainties:
+        blocks.append(_uncertainties(section))
+    return blocks
+
+
+def means_table(
+    section: Section, metrics: Sequence[str], title: str = "", intervals: Sequence[str] | None = None
+) -> Table:
+    """A row a system and oracle: its mean of each metric; the best mean of a metric stands out.
+
+    intervals: the metrics that have their interval beside the mean; all if none are given.
+    """
+    rows = []
+    for row in [*section.systems, *section.oracles]:
+        tone: Tone = "dim" if row in section.oracles else ""
+        counts = numbers(f"{row.answered}", f"{row.failed}" + (f" (+{row.left} not asked)" if row.left else ""))
+        means = [_mean(section, row, metric, has_interval=metric in (intervals or metrics)) for metric in metrics]
+        rows.append(Row([Cell(row.label, tone=tone), *counts, *means]))
+    return Table(["system", "answered", "failed", *map(called, metrics)], rows, title)
+
+
+def _mean(section: Section, row: SystemFigures, metric: str, *, has_interval: bool) -> Cell:
+    figure = row.metrics.get(metric)
+    if figure is None:
+        return Cell("-", number=True)
+    parts = [interval(figure)] if has_interval else []
+    parts += [f"n {figure.n}"] if figure.n != row.answered else []
+    tone: Tone = "strong" if section.is_best(row, metric) else ""
+    return Cell(number(figure.mean) + (f" ({', '.join(parts)})" if parts else ""), tone=tone, number=True)
+
+
+def interval(figure: Figure) -> str:
+    """'0.40 to 0.61'."""
+    return f"{number(figure.low, 2)} to {number(figure.high, 2)}"
+
+
+def _differences(section: Section, metric: str) -> Table:
+    """Every system against every other, row minus column."""
+    pairs: dict[tuple[str, str], tuple[Pair, int]] = {}
+    for pair in section.pairs:
+        pairs[pair.first, pair.second] = pair, 1
+        pairs[pair.second, pair.first] = pair, -1
+    labels = [system.label for system in section.systems]
+    rows = [
+        Row([Cell(f"{place}: {row}"), *(_difference(pairs.get((row, column)), row, column) for column in labels)])
+        for place, row in enumerate(labels, 1)
+    ]
+    note = (
+        f"Row minus column, over the questions that both answered (at least {min(pair.n for pair in section.pairs)}). "
+        f"In brackets: p of a paired permutation test, corrected for {counted(len(section.pairs), 'pair')} by Holm; "
+        "differences with p below 0.05 stand out."
+    )
+    columns = ["", *(f"{place}" for place in range(1, len(labels) + 1))]
+    return Table(columns, rows, f"Differences in {called(metric)}", note)
+
+
+def _difference(signed_pair: tuple[Pair, int] | None, row: str, column: str) -> Cell:
+    if signed_pair is None:
+        return Cell("", number=True)
+    pair, sign = signed_pair
+    if pair.mean is None or pair.p is None:
+        return Cell("-", tone="dim", tip=f"{row} and {column} have no answered question in common", number=True)
+    mean = sign * pair.mean
+    tone: Tone = "" if pair.p >= 0.05 else "good" if mean > 0 else "bad"
+    tip = f"{row} minus {column}, {counted(pair.n, 'question')}"
+    return Cell(f"{signed(mean)} ({chance(pair.p)})", tone=tone, tip=tip, number=True)
+
+
+def _failures(section: Section) -> Table:
+    rows = []
+    for failure in section.failures:
+        reason = _cells(failure.system, failure.kind, shortened(failure.message, LONGEST_REASON))
+        rows.append(Row([*reason, *numbers(f"{failure.questions:,}", f"{failure.calls:,}", f"{failure.tokens:,}")]))
+    return Table(["system", "fault", "reason", "questions", "calls before", "tokens"], rows, "Failures")
+
+
+def costs_table(costs: Sequence[MeanCost]) -> Table:
+    """A row a system: the mean cost of a question."""
+    columns = ["system", "n", "calls", "prompt tokens", "completion tokens", "seconds", "cached calls", "their seconds"]
+    rows = []
+    for cost in costs:
+        means = map(amount, (cost.calls, cost.prompt_tokens, cost.completion_tokens, cost.seconds))
+        cached = share(cost.remembered), amount(cost.remembered_seconds)
+        rows.append(Row([Cell(cost.system), *numbers(f"{cost.n}", *means, *cached)]))
+    note = f"{COST_NOTE} {CACHE_NOTE}" if any(cost.remembered for cost in costs) else COST_NOTE
+    return Table(columns, rows, "Cost of a question", note)
+
+
+def _stages(costs: Sequence[MeanCost]) -> Table:
+    rows = []
+    for cost in costs:
+        for node, stage in cost.stages.items():
+            means = map(amount, (stage.calls, stage.prompt_tokens, stage.completion_tokens, stage.seconds))
+            rows.append(Row([*_cells(cost.system, node), *numbers(*means)]))
+    columns = ["system", "stage", "calls", "prompt tokens", "completion tokens", "seconds"]
+    return Table(columns, rows, note=STAGE_NOTE)
+
+
+def _uncertainties(section: Section) -> Table:
+    columns = ["system", "uncertainty", "n", "AUROC (EM)", f"AUROC (F1 < {RIGHT:g})", "ECE", "AURC", "mean risk"]
+    rows = []
+    for quality in section.uncertainties:
+        n = f"{quality.n}" + (f" ({quality.unmeasured} unknown)" if quality.unmeasured else "")
+        figures = map(number, (quality.auroc_em, quality.auroc, quality.ece, quality.aurc, quality.mean_risk))
+        bins = number(quality.threshold, 2), bin_text(quality.certain), bin_text(quality.uncertain)
+        rows.append(Row([*_cells(quality.system, quality.signal), *numbers(n, *figures, *bins)]))
+    columns += ["threshold", "certain: F1 (n)", "uncertain: F1 (n)"]
+    return Table(columns, rows, "The systems' own uncertainty", UNCERTAINTY_NOTE)
+
+
+def bin_text(answers: UncertaintyBin | None) -> str:
+    """'0.61 (12)'."""
+    return "-" if answers is None else f"{number(answers.score, 2)} ({answers.questions})"
+
+
+def _cells(*texts: str) -> list[Cell]:
+    return [Cell(text) for text in texts]
+
+
+def numbers(*texts: str) -> list[Cell]:
+    """Cells with numbers."""
+    return [Cell(text, number=True) for text in texts]

@@ -1,0 +1,129 @@
+"""Weights on this machine: found, loaded without output on the terminal, and used on one thread."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from ..errors import DubitoError, ModelFault, UserFault
+
+T = TypeVar("T")
+Model = TypeVar("Model")
+
+UNLIMITED = 1_000_000
+"""Tokenizers without a limit report a number above this."""
+
+
+class OneThread(Generic[Model]):
+    """A model that is loaded at its first use and used on one thread, because torch uses every core for one batch."""
+
+    def __init__(self, load: Callable[[], Model], thread: str) -> None:
+        """load: loads the model, on that thread."""
+        self._load = load
+        self._model: Model | None = None
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=thread)
+
+    async def run(self, work: Callable[[Model], T]) -> T:
+        """Call `work` with the model, on the model's thread."""
+
+        def on_thread() -> T:
+            if self._model is None:
+                self._model = self._load()
+            return work(self._model)
+
+        return await asyncio.get_running_loop().run_in_executor(self._worker, on_thread)
+
+
+@contextmanager
+def torch_faults(name: str) -> Iterator[None]:
+    """Turn a fault of torch (out of memory, a failed device) into a `ModelFault`; name: of the model."""
+    try:
+        yield
+    except DubitoError:  # also a RuntimeError, and already classified
+        raise
+    except RuntimeError as fault:
+        raise ModelFault(name, f"torch failed: {first_line(fault)}") from fault
+
+
+def first_line(fault: BaseException) -> str:
+    """A fault's first line without a final full stop; its class name if it has no text."""
+    return (str(fault) or type(fault).__name__).partition("\n")[0].rstrip(".: ")
+
+
+@contextmanager
+def local_extra(kind: str, source: str) -> Iterator[None]:
+    """Turn a failed import into a `UserFault` that names the extra; kind: of model."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserFault(f"The {kind} '{source}' needs a package: pip install \"dubito[local]\".") from error
+
+
+def load_weights(load: Callable[..., T], source: str, what: str, instead: str) -> T:
+    """Load a model from a local folder or the Hugging Face hub, without output on the terminal.
+
+    load: takes the folder or name, and `local_files_only`; what: the kind of model; instead: a local folder that works
+    and the prefix of its name. Both are for the `UserFault` if loading fails.
+    """
+    check_folder(source, what)
+    folder = Path(source).expanduser()
+    try:
+        with quiet_loading():
+            if folder.is_dir():
+                return load(str(folder), local_files_only=True)
+            return _load_from_hub(load, source)
+    except Exception as error:
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise UserFault(f"The {what} '{source}' cannot be loaded ({reason}); a {instead}/path/to/folder.") from error
+
+
+def check_folder(source: str, what: str) -> None:
+    """`UserFault` if a source that cannot be a hub name is not a folder; what: the kind of model."""
+    if not Path(source).expanduser().is_dir() and (source.startswith(("/", "~", ".")) or source.count("/") > 1):
+        raise UserFault(f"There is no {what} folder '{source}'.")
+
+
+def _load_from_hub(load: Callable[..., T], source: str) -> T:
+    try:
+        return load(source, local_files_only=True)
+    except Exception:
+        from huggingface_hub import constants, get_session  # noqa: PLC0415
+
+        if constants.HF_HUB_OFFLINE:
+            raise
+        # one request: the library would retry an unreachable hub for a minute
+        get_session().head(constants.ENDPOINT, timeout=10)
+        return load(source)
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """No progress bars and no notes of the libraries on the terminal while a model loads."""
+    from huggingface_hub import utils  # noqa: PLC0415
+    from transformers.utils import logging as messages  # noqa: PLC0415
+
+    hub, transformers = cast("Any", utils), cast("Any", messages)
+    loggers = [logging.getLogger(name) for name in ("transformers", "sentence_transformers", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    bars, downloads = transformers.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
+    gguf: Any = import_module("transformers.modeling_gguf_pytorch_utils")  # it has its own progress bar
+    gguf_bar = gguf.tqdm
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    transformers.disable_progress_bar()
+    hub.disable_progress_bars()
+    gguf.tqdm = lambda items, **_: items
+    try:
+        yield
+    finally:
+        gguf.tqdm = gguf_bar
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            transformers.enable_progress_bar()
+        if downloads:
+            hub.enable_progress_bars()

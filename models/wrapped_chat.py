@@ -1,0 +1,70 @@
+"""A chat model around a chat model: every verb becomes one call, which subclasses observe or answer."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+from .interfaces import Capability, ChatModel, Choice, Introspection, Message, Reply, Sampling, Scores
+
+Result = TypeVar("Result", Reply, Choice, Scores, Introspection)
+
+
+class WrappedChat(ABC):
+    """A `ChatModel` with the name and capabilities of the wrapped model."""
+
+    def __init__(self, model: ChatModel) -> None:
+        """model: the wrapped model."""
+        self.model = model
+
+    @property
+    def name(self) -> str:
+        """See `ChatModel.name`."""
+        return self.model.name
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """See `ChatModel.capabilities`."""
+        return self.model.capabilities
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        """See `ChatModel.complete`."""
+        request = _request(messages, sampling)
+        return await self._call(
+            "complete", request, lambda seed: self.model.complete(messages, replace(sampling, seed=seed))
+        )
+
+    async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
+        """See `ChatModel.choose`."""
+        request = {"messages": list(messages), "options": list(options)}
+        return await self._call("choose", request, lambda _: self.model.choose(messages, options))
+
+    async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
+        """See `ChatModel.score`."""
+        request = {"messages": list(messages), "continuations": list(continuations)}
+        return await self._call("score", request, lambda _: self.model.score(messages, continuations))
+
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+    ) -> Introspection:
+        """See `ChatModel.introspect`."""
+        request = {**_request(messages, sampling), "layer": layer}
+        return await self._call(
+            "introspect", request, lambda seed: self.model.introspect(messages, replace(sampling, seed=seed), layer)
+        )
+
+    async def window(self) -> int | None:
+        """See `ChatModel.window`."""
+        return await self.model.window()
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """See `ChatModel.count`."""
+        return await self.model.count(texts)
+
+    @abstractmethod
+    async def _call(self, verb: str, request: dict[str, Any], ask: Callable[[int | None], Awaitable[Result]]) -> Result:
+        """The result of a call. request: as JSON values; ask: calls the wrapped model with a seed, if it samples."""
+
+
+def _request(messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+    return {"messages": list(messages), **asdict(sampling), "stop": list(sampling.stop)}

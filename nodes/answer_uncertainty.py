@@ -1,0 +1,69 @@
+"""sample_answers, count_semantic_sets: answer semantic uncertainty, ASU (SUNAR section 3.2)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import ModelUnavailable
+from ..models.interfaces import Judge
+from ..prompts import answer as prompt
+from ..resources.resources import Resources
+from ..state.neighbourhood import NeighbourhoodContext, NeighbourhoodState, ScoredDocument
+from ..state.records import Uncertainty
+from ..uncertainty import semantic_clusters
+from .entail import entailments
+from .generate import sampled_answers
+
+
+async def sample_answers(
+    state: NeighbourhoodState, context: NeighbourhoodContext, resources: Resources
+) -> NeighbourhoodState:
+    """Sample m answers to the sub-question in one request, from the batch's best documents."""
+    llm = await resources.llm(context)
+    best = np.argsort([-score for score in state["raw_scores"]], kind="stable")[: context.sampled_documents].tolist()
+    chunks = [state["documents_by_id"][state["batch_ids"][position]] for position in best]
+    reply = await llm.complete(prompt.messages(state["sub_question"], chunks), sampled_answers(context))
+    return {"sampled_answers": [prompt.parse_or_empty(completion.text) for completion in reply.completions]}
+
+
+async def count_semantic_sets(
+    state: NeighbourhoodState, context: NeighbourhoodContext, resources: Resources
+) -> NeighbourhoodState:
+    """Count the semantic sets s of the sampled answers: two answers are in one set if each entails the other.
+
+    Empty answers are left out. If all are empty, the batch keeps its scores, with a warning.
+    """
+    answers = [text for text in state["sampled_answers"] if text]
+    if not answers:
+        warning = f"Batch {state['iteration'] + 1}: every sampled answer is empty; no penalty."
+        return {"number_of_semantic_sets": None, "warnings": [warning]}
+    judge = await resources.judge(context)
+    count, warnings = await number_of_semantic_sets(judge, state["sub_question"], answers)
+    return {"number_of_semantic_sets": count, "warnings": warnings}
+
+
+def keep_scores(state: NeighbourhoodState, fault: ModelUnavailable) -> NeighbourhoodState:
+    """In place of `count_semantic_sets` if the judge is unavailable: the batch keeps its scores, with a warning."""
+    warning = f"Batch {state['iteration'] + 1}: the judge failed, no penalty ({fault})"
+    return {"number_of_semantic_sets": None, "warnings": [warning]}
+
+
+async def number_of_semantic_sets(judge: Judge, question: str, answers: Sequence[str]) -> tuple[int, list[str]]:
+    """The number of semantic sets, and warnings about pairs that the judge could not decide."""
+    entails, warnings = await entailments(judge, question, answers)
+    return len(set(semantic_clusters(entails))), warnings
+
+
+def mean_semantic_sets(look_ups: Sequence[Sequence[ScoredDocument]]) -> Uncertainty:
+    """SUNAR's uncertainty: the mean number of semantic sets over the batches of all look-ups that have a number.
+
+    look_ups: each look-up's scored documents. The value is at least 1; null if no batch has a number.
+    """
+    by_batch = {
+        (position, document["iteration"]): document["number_of_semantic_sets"]
+        for position, scored in enumerate(look_ups)
+        for document in scored
+    }
+    counts = [count for count in by_batch.values() if count is not None]
+    mean = sum(counts) / len(counts) if counts else None
+    return {"signal": "mean number of semantic sets", "value": mean, "threshold": None}

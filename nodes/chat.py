@@ -1,0 +1,65 @@
+"""listen, standalone, reply: the nodes of a graph's chat form, before and after the graph itself."""
+
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+
+from ..errors import ContractFault, UserFault
+from ..models.interfaces import Sampling
+from ..prompts import standalone as prompt
+from ..resources.resources import Resources
+from ..state.chat import ChatState, Conversation, Turn
+from ..state.context import BaseContext
+from ..state.flow import begin_anew
+from .prepare import check_question
+from .structured_reply import ask_with_retry
+
+LONGEST_REWRITE = 200
+"""Tokens."""
+
+NO_ANSWER = "I found no answer to that."
+
+
+async def listen(state: ChatState, context: BaseContext, resources: Resources) -> dict[str, Any]:
+    """Put the last message into `question` and the earlier messages of user and assistant into `turns`.
+
+    Raises `UserFault` if the last message is not from the user, and for an empty or overlong question.
+    """
+    messages = state.get("messages") or []
+    if not messages or not isinstance(messages[-1], HumanMessage):
+        raise UserFault('The last message is not a question: end with {"role": "user", "content": "..."}.')
+    question = _text(messages[-1])
+    check_question(question)
+    turns: list[Turn] = [
+        {"role": "user" if isinstance(message, HumanMessage) else "assistant", "text": _text(message)}
+        for message in messages[:-1]
+        if isinstance(message, HumanMessage | AIMessage) and _text(message)
+    ]
+    return {**begin_anew(ChatState, kept=Conversation), "question": question, "turns": turns}
+
+
+async def standalone(state: ChatState, context: BaseContext, resources: Resources) -> dict[str, Any]:
+    """Rewrite a follow-up question so that it can be understood without the conversation.
+
+    If the model's replies are malformed, the question stays as it is and a warning says so.
+    """
+    llm = await resources.llm(context)
+    request = prompt.messages(state["turns"], state["question"])
+    try:
+        return {"question": await ask_with_retry(llm, request, Sampling(max_tokens=LONGEST_REWRITE), prompt.parse)}
+    except ContractFault:
+        return {"warnings": ["The question could not be rewritten so that it stands alone; it was asked as it is."]}
+
+
+async def reply(state: ChatState, context: BaseContext, resources: Resources) -> dict[str, Any]:
+    """Append the answer as a message.
+
+    Its `response_metadata` has the question that the graph answered, the evidence, the uncertainty and the warnings.
+    """
+    metadata = {key: state[key] for key in ("question", "evidence", "uncertainty", "warnings")}
+    return {"messages": [AIMessage(state["answer"].strip() or NO_ANSWER, response_metadata=metadata)]}
+
+
+def _text(message: AnyMessage) -> str:
+    """The text of a message, without parts of other kinds such as pictures."""
+    return str(message.text).strip()

@@ -1,0 +1,116 @@
+"""The last nodes of step-by-step reasoning: from rationales and knowledge to one answer (SeaKR section 3.3)."""
+
+import math
+
+from ..models.interfaces import Message, Sampling
+from ..prompts import reasoning as prompt
+from ..resources.resources import Resources
+from ..state.answer_text import normalised
+from ..state.baselines import FlareContext
+from ..state.context import BaseContext
+from ..state.reasoning import ReasoningContext, ReasoningState
+from ..state.records import Uncertainty
+from ..state.seakr import SeaKRContext, SeaKRState, StrategyAnswer
+from .uncertainty_estimators import ONE_LINE, Prompt, continue_with_uncertainty
+
+UNKNOWN = frozenset({"unknown", "not known", "i do not know", "i dont know", "unclear", "none", "nobody knows"})
+"""Normalised replies that say the answer is unknown."""
+
+NO_ANSWER = "The model gave no final answer."
+
+
+async def reason_over_rationales(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
+    """The answer of the strategy "rationales"; its U is the mean over the rationales' steps."""
+    steps = state["steps"][: len(state["rationales"])]  # without a last step that was empty or repeated
+    measured = [step["uncertainty"] for step in steps if step["uncertainty"] is not None]
+    answer: StrategyAnswer = {
+        "strategy": "rationales",
+        "answer": await _from_rationales(state, context, resources),
+        "reasoning": " ".join(state["rationales"]),
+        "uncertainty": math.fsum(measured) / len(measured) if measured else None,
+    }
+    return {"strategy_answers": [answer]}
+
+
+async def reason_over_knowledge(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
+    """The answer of the strategy "knowledge": one chain of thought over all snippets that were kept, and its U."""
+    knowledge = state["knowledge"]
+    messages = prompt.whole_messages(state["question"], knowledge)
+    whole = Prompt(state["question"], knowledge, [], messages, ONE_LINE, context.max_reasoning_tokens)
+    completion, estimate = await continue_with_uncertainty(whole, context, resources)
+    reasoning = completion.text.strip()
+    text = prompt.final_answer(reasoning)
+    if not text and reasoning:
+        text = await ask_final_answer(prompt.end_messages(state["question"], [reasoning]), context, resources)
+    answer: StrategyAnswer = {
+        "strategy": "knowledge",
+        "answer": text or "",
+        "reasoning": reasoning,
+        "uncertainty": estimate.uncertainty,
+    }
+    return {"strategy_answers": [answer], "warnings": estimate.warnings}
+
+
+async def choose_strategy(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
+    """Choose the answer with the lower U; on a tie the one from the rationales.
+
+    An unknown answer loses against any other but an empty one; an empty answer loses against any other.
+    """
+
+    def rank(answer: StrategyAnswer) -> tuple[bool, bool, bool, float, bool]:
+        text, uncertainty = answer["answer"], answer["uncertainty"]
+        unknown = normalised(text) in UNKNOWN
+        return not text, unknown, uncertainty is None, uncertainty or 0.0, answer["strategy"] == "knowledge"
+
+    best = min(state["strategy_answers"], key=rank)
+    return {
+        "answer": best["answer"],
+        "strategy": best["strategy"],
+        "evidence": state["knowledge"],
+        "uncertainty": _highest_u(state),
+        "warnings": [] if best["answer"] else [NO_ANSWER],
+    }
+
+
+async def answer_from_rationales(
+    state: ReasoningState, context: ReasoningContext, resources: Resources
+) -> ReasoningState:
+    """The answer to which the rationales lead (CoT, IRCoT)."""
+    answer = await _from_rationales(state, context, resources)
+    return {"answer": answer, "evidence": state["knowledge"], "warnings": [] if answer else [NO_ANSWER]}
+
+
+async def answer_with_uncertainty(state: ReasoningState, context: FlareContext, resources: Resources) -> ReasoningState:
+    """The same for FLARE, with the least likely word of all drafts as its uncertainty."""
+    words = [word for step in state["steps"] if step["draft"] for word in step["draft"]["words"]]
+    known = [word["probability"] for word in words if word["probability"] is not None]
+    uncertainty: Uncertainty = {
+        "signal": "1 − lowest probability of a word",
+        "value": 1.0 - min(known) if known else None,
+        "threshold": 1.0 - context.likely_from,
+    }
+    update = await answer_from_rationales(state, context, resources)
+    update["uncertainty"] = uncertainty
+    return update
+
+
+def _highest_u(state: SeaKRState) -> Uncertainty:
+    """U of the most uncertain step; null if a step's U is unknown, because that U could be the highest."""
+    values = [step["uncertainty"] for step in state["steps"]]
+    known = [value for value in values if value is not None]
+    highest = max(known) if known and len(known) == len(values) else None
+    return {"signal": "highest U", "value": highest, "threshold": state["threshold"]}
+
+
+async def _from_rationales(state: ReasoningState, context: ReasoningContext, resources: Resources) -> str:
+    answer = prompt.final_answer(state["rationales"][-1]) if state["rationales"] else None
+    if answer:
+        return answer
+    return await ask_final_answer(prompt.end_messages(state["question"], state["rationales"]), context, resources)
+
+
+async def ask_final_answer(messages: list[Message], context: BaseContext, resources: Resources) -> str:
+    """The answer in the model's reply to the prompt for the last sentence."""
+    llm = await resources.llm(context)
+    reply = await llm.complete(messages, Sampling(max_tokens=context.max_answer_tokens, stop=ONE_LINE))
+    return prompt.end_of(reply.text)

@@ -1,0 +1,48 @@
+"""The two halves of an iteration of ITER-RETGEN (Shao et al. 2023, section 3)."""
+
+from ..models.interfaces import Sampling
+from ..prompts import reasoning as prompt
+from ..resources.resources import Resources
+from ..state.baselines import IterRetgenContext, IterRetgenState
+from .final_answer import NO_ANSWER, ask_final_answer
+from .uncertainty_estimators import ONE_LINE
+
+
+async def generation_augmented_retrieval(
+    state: IterRetgenState, context: IterRetgenContext, resources: Resources
+) -> IterRetgenState:
+    """Search for the question; from the second iteration on for the last reasoning and the question."""
+    iterations = state["iterations"]
+    query = f"{iterations[-1]['reasoning']} {state['question']}".strip() if iterations else state["question"]
+    stage = await resources.first_stage(context)
+    chunks = await stage.search(query, context.k)
+    warnings = [] if chunks else [f"Nothing was found for '{query}'; the answer is made without evidence."]
+    return {"query": query, "evidence": chunks, "warnings": warnings}
+
+
+async def retrieval_augmented_generation(
+    state: IterRetgenState, context: IterRetgenContext, resources: Resources
+) -> IterRetgenState:
+    """Reason from the chunks to an answer; a reasoning without an answer leaves the previous iteration's."""
+    llm = await resources.llm(context)
+    messages = prompt.whole_messages(state["question"], state["evidence"])
+    reply = await llm.complete(messages, Sampling(max_tokens=context.max_reasoning_tokens, stop=ONE_LINE))
+    reasoning = reply.text.strip()
+    previous = state["iterations"][-1]["answer"] if state["iterations"] else ""
+    answer = prompt.final_answer(reasoning) or previous
+    is_last = len(state["iterations"]) + 1 == context.max_iterations
+    if is_last and not answer:
+        messages = prompt.end_messages(state["question"], [reasoning] if reasoning else [])
+        answer = await ask_final_answer(messages, context, resources)
+    return {
+        "answer": answer,
+        "iterations": [
+            {
+                "query": state["query"],
+                "chunk_ids": [chunk["id"] for chunk in state["evidence"]],
+                "reasoning": reasoning,
+                "answer": answer,
+            }
+        ],
+        "warnings": [NO_ANSWER] if is_last and not answer else [],
+    }

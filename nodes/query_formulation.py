@@ -1,0 +1,81 @@
+"""From a model's reply to a sentence and its words, and from the words to a query (SeaKR section 3.1)."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from ..models.interfaces import Completion, Token
+from ..retrieval.sentences import sentences
+from ..retrieval.stop_words import stop_words
+from ..state.reasoning import Word
+
+_WORD = re.compile(r"\w+(?:['’.,&/-]\w+)*")
+_LINE = re.compile(r"[^\n]+")
+_LABEL = re.compile(r"\s*(?:(?:[-*•>]+|\d{1,2}[.)]|(?:next )?(?:step|sentence)(?: \d+)?:)\s+)*", re.IGNORECASE)
+
+
+def first_sentence(text: str) -> tuple[int, int]:
+    """Start and end of a reply's first sentence, without a list mark or number before it; equal if it has no sentence.
+
+    A sentence ends at its line's end at the latest: not every model stops there.
+    """
+    label = _LABEL.match(text)
+    for line in _LINE.finditer(text, label.end() if label else 0):
+        for first, last in sentences(line[0]):
+            sentence = line[0][first:last]
+            if _WORD.search(sentence):
+                start = line.start() + first
+                return start + len(sentence) - len(sentence.lstrip()), start + len(sentence.rstrip())
+    return len(text), len(text)
+
+
+def words_of(completion: Completion, start: int, end: int) -> list[Word]:
+    """The words of completion.text[start:end]; a word's probability is the lowest of the tokens that overlap it.
+
+    All probabilities are null if the tokens are missing or do not spell the text.
+    """
+    probabilities = _by_character(completion)
+    words: list[Word] = []
+    for match in _WORD.finditer(completion.text, start, end):
+        lowest = min(probabilities[match.start() : match.end()], default=None) if probabilities else None
+        words.append({"text": match[0], "probability": lowest})
+    return words
+
+
+def _by_character(completion: Completion) -> list[float]:
+    """For each character of the text the probability of its token; empty if the tokens do not spell the text."""
+    tokens, text = completion.tokens, completion.text
+    offset = "".join(token.text for token in tokens).find(text) if tokens else -1
+    if offset < 0:
+        return []
+    return [p for p, length in _stretches(tokens) for _ in range(length)][offset : offset + len(text)]
+
+
+def _stretches(tokens: Sequence[Token]) -> Iterable[tuple[float, int]]:
+    """Probability and length of each token's text. A token without text is a byte of the next token's character."""
+    lowest = 0.0
+    for token in tokens:
+        lowest = min(lowest, token.logprob)
+        if token.text:
+            yield math.exp(lowest), len(token.text)
+            lowest = 0.0
+
+
+def content_words(text: str) -> list[str]:
+    """The words of a text that are no stop words, in order."""
+    return [match[0] for match in _WORD.finditer(text) if match[0].lower() not in stop_words()]
+
+
+def query_from(words: Sequence[Word], max_uncertainty: float, question: str, previous: str) -> str:
+    """The query of a step: its content words that the model is sure of (section 3.1).
+
+    A word of probability p is dropped if 1 − p > max_uncertainty, unless it occurs in the question or in `previous`,
+    the rationale before. If no word is left, the query is the question's content words; if it has none, the question.
+    """
+    certain = {match[0].lower() for text in (question, previous) for match in _WORD.finditer(text)}
+    sure = [
+        word["text"]
+        for word in words
+        if word["probability"] is None or 1 - word["probability"] <= max_uncertainty or word["text"].lower() in certain
+    ]
+    return " ".join(content_words(" ".join(sure)) or content_words(question)) or question

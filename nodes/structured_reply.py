@@ -1,0 +1,40 @@
+"""Ask a model for a reply that a parser can read: at most twice, the second time with the error named."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ..errors import ContractFault
+from ..models.interfaces import ChatModel, Completion, Message, Sampling
+
+T = TypeVar("T")
+
+
+async def ask_with_retry(
+    llm: ChatModel, messages: Sequence[Message], sampling: Sampling, parse: Callable[[str], T], *, whole: bool = False
+) -> T:
+    """Complete the chat and parse the reply. After a reply that breaks the contract, ask once more and name the error.
+
+    whole: a reply that was cut off at `max_tokens` breaks the contract too. Raises `ContractFault` when the second
+    reply breaks it as well.
+    """
+
+    def read(completion: Completion) -> T:
+        if whole and completion.finish_reason == "length":
+            raise ContractFault(f"it is longer than {sampling.max_tokens} tokens", completion.text)
+        return parse(completion.text)
+
+    completion = await _complete(llm, messages, sampling)
+    try:
+        return read(completion)
+    except ContractFault as fault:
+        again: list[Message] = [
+            *messages,
+            {"role": "assistant", "content": completion.text or "(nothing)"},
+            {"role": "user", "content": f"This reply cannot be used: {fault.problem}. Reply again in the asked form."},
+        ]
+    return read(await _complete(llm, again, sampling))
+
+
+async def _complete(llm: ChatModel, messages: Sequence[Message], sampling: Sampling) -> Completion:
+    return (await llm.complete(messages, replace(sampling, n=1))).completions[0]

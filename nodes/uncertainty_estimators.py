@@ -1,0 +1,194 @@
+"""The model's next step, and its uncertainty U there (SeaKR section 3.4; the other estimators: section 5.1)."""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import CapabilityMissing, ContractFault
+from ..models.interfaces import ChatModel, Completion, Message, Sampling
+from ..prompts import unparsed
+from ..resources.resources import Resources
+from ..state.reasoning import ReasoningContext
+from ..state.records import Chunk
+from ..state.seakr import Estimator, SeaKRContext
+from ..uncertainty import (
+    degree_entropy,
+    eigen_score,
+    length_normalised_entropy,
+    multi_perplexity,
+    perplexity,
+    semantic_clusters,
+    semantic_entropy,
+)
+from .entail import entailments
+
+ONE_LINE = ("\n",)
+"""Stop strings: the continuation ends with its line."""
+
+ONE_SENTENCE = (".", "\n")
+"""Stop strings of samples: they end with the sentence or the line (SeaKR, appendix D.1)."""
+
+NOT_MEASURED = "The uncertainty of a step could not be measured; it counts as the highest."
+
+
+class Estimate(NamedTuple):
+    """U and the warnings of the estimator; U is null if there is too little to measure."""
+
+    uncertainty: float | None
+    warnings: list[str] = []  # noqa: RUF012 - never written to
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt and the parts it was made from. stop: stop strings of the samples; max_tokens: of the continuation."""
+
+    question: str
+    chunks: Sequence[Chunk]
+    rationales: Sequence[str]
+    messages: list[Message]
+    stop: tuple[str, ...]
+    max_tokens: int
+
+
+async def continue_with_uncertainty(
+    prompt: Prompt, context: SeaKRContext, resources: Resources, *, measure: bool = True
+) -> tuple[Completion, Estimate]:
+    """Continue a prompt greedily to the end of its line, then measure U of the prompt.
+
+    The samples come second: the server's prefix cache holds the prompt by then. measure=False leaves U null.
+    """
+    completion = await greedy_continuation(prompt, context, await resources.llm(context))
+    if not measure:
+        return completion, Estimate(None)
+    estimate = await ESTIMATORS[context.estimator](prompt, completion, context, resources)
+    if estimate.uncertainty is None or not math.isfinite(estimate.uncertainty):
+        # a token of probability 0 gives an infinite U, which JSON does not have
+        return completion, Estimate(None, [*estimate.warnings, NOT_MEASURED])
+    return completion, estimate
+
+
+async def greedy_continuation(prompt: Prompt, context: ReasoningContext, llm: ChatModel) -> Completion:
+    """The greedy continuation of a line, with log-probabilities if the model gives them.
+
+    Some servers announce log-probabilities and refuse to give them. Such a server is asked again without, unless the
+    settings need log-probabilities.
+    """
+    sampling = Sampling(max_tokens=prompt.max_tokens, stop=ONE_LINE, logprobs="logprobs" in llm.capabilities)
+    try:
+        return (await llm.complete(prompt.messages, sampling)).completions[0]
+    except CapabilityMissing:
+        if not sampling.logprobs or "logprobs" in context.needs():
+            raise
+        return (await llm.complete(prompt.messages, replace(sampling, logprobs=False))).completions[0]
+
+
+async def _gram(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
+    """The regularised Gram determinant of the hidden states at the ends of k samples (section 3.4)."""
+    llm = await resources.llm(context)
+    introspection = await llm.introspect(prompt.messages, _sampling(prompt, context), context.layer or None)
+    rows = [i for i, completion in enumerate(introspection.reply.completions) if completion.text.strip()]
+    return Estimate(eigen_score(introspection.states[rows], context.alpha) if len(rows) > 1 else None)
+
+
+async def _self_report(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
+    """The probability that the model says it does not know enough; 1 if it answers neither yes nor no."""
+    llm = await resources.llm(context)
+    messages = unparsed.knows(prompt.question, prompt.chunks, prompt.rationales)
+    try:
+        return Estimate(float((await llm.choose(messages, (unparsed.YES, unparsed.NO))).probabilities[unparsed.NO]))
+    except ContractFault:
+        return Estimate(1.0, ["The model did not say whether it knows enough; it counts as not knowing."])
+
+
+async def _perplexity(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
+    """The perplexity of the greedy continuation."""
+    return Estimate(perplexity([token.logprob for token in greedy.tokens]) if greedy.tokens else None)
+
+
+async def _multi_perplexity(
+    prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources
+) -> Estimate:
+    """The mean perplexity of k samples."""
+    logprobs = await _sample_logprobs(prompt, context, resources)
+    return Estimate(multi_perplexity(logprobs) if logprobs else None)
+
+
+async def _ln_entropy(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
+    """The length-normalised entropy of k samples."""
+    logprobs = await _sample_logprobs(prompt, context, resources)
+    return Estimate(length_normalised_entropy(logprobs) if logprobs else None)
+
+
+async def _energy(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
+    """The mean free energy of the greedy continuation's tokens."""
+    llm = await resources.llm(context)
+    sampling = Sampling(max_tokens=context.max_step_tokens, stop=prompt.stop, logprobs=True)
+    introspection = await llm.introspect(prompt.messages, sampling, context.layer or None)
+    return Estimate(introspection.energies[0] if introspection.energies and greedy.text.strip() else None)
+
+
+async def _semantic_entropy(
+    prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources
+) -> Estimate:
+    """The semantic entropy of k samples, in nats."""
+    entails, warnings = await _sample_entailments(prompt, context, resources)
+    return Estimate(semantic_entropy(semantic_clusters(entails)) if len(entails) > 1 else None, warnings)
+
+
+async def _degree_entropy(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
+    """The degree entropy of k samples, in nats."""
+    entails, warnings = await _sample_entailments(prompt, context, resources)
+    links = (entails.astype(np.float64) + entails.T) / 2
+    return Estimate(degree_entropy(links) if len(links) > 1 else None, warnings)
+
+
+EstimatorFunction = Callable[[Prompt, Completion, SeaKRContext, Resources], Awaitable[Estimate]]
+
+ESTIMATORS: Mapping[Estimator, EstimatorFunction] = {
+    "gram": _gram,
+    "prompt": _self_report,
+    "perplexity": _perplexity,
+    "multi_perplexity": _multi_perplexity,
+    "ln_entropy": _ln_entropy,
+    "energy": _energy,
+    "semantic_entropy": _semantic_entropy,
+    "degree_entropy": _degree_entropy,
+}
+
+
+def _sampling(prompt: Prompt, context: SeaKRContext) -> Sampling:
+    return Sampling(
+        n=context.samples,
+        temperature=context.temperature,
+        top_p=context.top_p,
+        top_k=context.top_k,
+        max_tokens=context.max_step_tokens,
+        stop=prompt.stop,
+    )
+
+
+async def _samples(
+    prompt: Prompt, context: SeaKRContext, resources: Resources, *, logprobs: bool = False
+) -> list[Completion]:
+    """The samples that are not empty."""
+    llm = await resources.llm(context)
+    reply = await llm.complete(prompt.messages, replace(_sampling(prompt, context), logprobs=logprobs))
+    return [completion for completion in reply.completions if completion.text.strip()]
+
+
+async def _sample_logprobs(prompt: Prompt, context: SeaKRContext, resources: Resources) -> list[list[float]]:
+    samples = await _samples(prompt, context, resources, logprobs=True)
+    return [[token.logprob for token in sample.tokens] for sample in samples if sample.tokens]
+
+
+async def _sample_entailments(
+    prompt: Prompt, context: SeaKRContext, resources: Resources
+) -> tuple[NDArray[np.bool_], list[str]]:
+    """[n, n]: does sample i entail sample j; and the judge's warnings."""
+    samples = await _samples(prompt, context, resources)
+    judge = await resources.judge(context)
+    return await entailments(judge, prompt.question, [sample.text for sample in samples])

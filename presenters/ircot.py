@@ -1,0 +1,15 @@
+"""What people are shown of IRCoT."""
+
+from . import reasoning
+from .presenter import Presenter
+
+presenter = Presenter(
+    name="IRCoT",
+    about="IRCoT reasons one sentence at a time. Before each sentence it searches for the sentence before, and the "
+    "model reads the best snippet.",
+    steps={**reasoning.STEPS, "query_from_last_rationale": reasoning.query},
+    figures=reasoning.figures,
+    outcome=reasoning.outcome,
+    retrieval_steps=reasoning.retrieved,
+    score=reasoning.SCORE,
+)

@@ -1,0 +1,210 @@
+"""A presenter: everything people are shown of one technique. It stands in the file that has the graph's name.
+
+Terminal, page, `dubito ui`, reports and `dubito seper` ask here. A graph without a presenter, and a presenter that
+fails over a half-written or hostile state, are shown plainly: the keys that each step changed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Self
+
+from ..errors import UserFault
+from ..state.context import BaseContext
+from ..state.records import Chunk
+from ..traces.recording import Recording
+from ..traces.steps import Step
+from .blocks import Block, Gauge, Words
+from .words import counted, figure
+
+Chunks = tuple[Chunk, ...]
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """What a step says: words beside its name, and blocks below. hidden: once it is done it is not shown at all."""
+
+    words: str = ""
+    blocks: Sequence[Block] = ()
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalStep:
+    """A step that found chunks, or changed the chunks that the answer is made from.
+
+    label: the query, or what was done; new: the chunks that no earlier step had; known: the chunks that the run could
+    answer from after it; first_stage, reranked: the same documents in the order of the search and of the re-ranking,
+    empty if the trace does not show both.
+    """
+
+    label: str
+    new: Chunks
+    known: Chunks
+    first_stage: Chunks = ()
+    reranked: Chunks = ()
+
+    @classmethod
+    def whole(cls, label: str, chunks: Sequence[Chunk]) -> Self:
+        """A step whose chunks replace all earlier ones."""
+        return cls(label, tuple(chunks), tuple(chunks))
+
+
+Summaries = Mapping[str, Callable[[Step], StepSummary]]
+"""What the steps of a graph say, by node name."""
+
+
+def by_node(*summaries: Callable[[Step], StepSummary]) -> dict[str, Callable[[Step], StepSummary]]:
+    """The functions by name: each is named after the node whose steps it summarises."""
+    return {summary.__name__: summary for summary in summaries}
+
+
+@dataclass(frozen=True)
+class Presenter:
+    """What is shown of a technique.
+
+    name: as its paper writes it; about: what it does, in a few sentences, for readers who do not know the paper; steps:
+    what a finished step says; live_steps: the same for steps that also say something while they run; figures: what a
+    page shows of a run, as far as it got; outcome: what stands under the answer, of the output and the settings;
+    retrieval_steps: what a run retrieved; score: the name of the chunks' scores.
+    """
+
+    name: str
+    about: str = ""
+    steps: Summaries = field(default_factory=dict)
+    live_steps: Summaries = field(default_factory=dict)
+    figures: Callable[[Recording], Sequence[Block]] = lambda recording: ()
+    outcome: Callable[[Mapping[str, Any], BaseContext], Sequence[Block]] = lambda output, settings: ()
+    retrieval_steps: Callable[[Recording], Iterable[RetrievalStep]] = lambda recording: ()
+    score: str = "similarity to the question"
+
+
+@cache
+def presenter_of(graph: str) -> Presenter:
+    """The presenter of a graph: `presenter` in the module of its name; a plain one for a graph that has none."""
+    if graph.isidentifier() and find_spec(f"{__package__}.{graph}") is not None:
+        found = getattr(import_module(f"{__package__}.{graph}"), "presenter", None)
+        if isinstance(found, Presenter):
+            return found
+    return Presenter(graph)
+
+
+def summary_of(step: Step) -> StepSummary:
+    """What a step says."""
+    if step.errors:
+        return changes(step)
+    try:
+        presenter = presenter_of(step.graph)
+        if summarise := presenter.live_steps.get(step.node):
+            return summarise(step)
+        if step.running:
+            return _progress(step)
+        return (presenter.steps.get(step.node) or SHARED.get(step.node, changes))(step)
+    except Exception:
+        plain = changes(step)
+        return plain if step.running else replace(plain, blocks=[Words("(its details cannot be shown)", "warn")])
+
+
+def figures_of(recording: Recording) -> Sequence[Block]:
+    """What a page shows of a run beside its steps."""
+    try:
+        return presenter_of(recording.graph).figures(recording)
+    except Exception:
+        return [
+            Words(f"This trace's {recording.graph} differs from the one known here; its steps are shown below.", "warn")
+        ]
+
+
+def outcome_of(graph: str, output: Mapping[str, Any], settings: BaseContext | None) -> Sequence[Block]:
+    """What stands under the answer; how sure the graph is, if its presenter says nothing of its own."""
+    try:
+        shown = presenter_of(graph).outcome(output, settings) if settings is not None else ()
+        return shown or uncertainty_sentence(output)
+    except Exception:
+        return [Words("(its figures cannot be shown)", "warn")]
+
+
+def retrieval_steps(recording: Recording) -> list[RetrievalStep]:
+    """The retrieval steps of a run, as far as the trace goes; none of a run that looks nothing up.
+
+    Raises `UserFault` for a graph without a presenter, and a trace that differs from the graph known here.
+    """
+    presenter = presenter_of(recording.graph)
+    if not presenter.steps:
+        raise UserFault(f"What a run of '{recording.graph}' retrieves is not known: give a trace of dubito's graphs.")
+    try:
+        return _with_new(presenter.retrieval_steps(recording))
+    except (LookupError, TypeError, ValueError, AttributeError) as fault:
+        raise UserFault(
+            f"The trace '{recording.path}' holds a {recording.graph} that differs from the one known here: record the "
+            "run anew."
+        ) from fault
+
+
+def _with_new(steps: Iterable[RetrievalStep]) -> list[RetrievalStep]:
+    """The steps, each with only those chunks as new that no earlier step had."""
+    seen: set[str] = set()
+    found = []
+    for step in steps:
+        new = tuple(chunk for chunk in step.new if chunk["id"] not in seen)
+        seen |= {chunk["id"] for chunk in new}
+        # texts that go into prompts: a chunk without them is a fault of the trace, raised here
+        _ = [chunk["title"] + chunk["text"] for chunk in (*step.known, *step.first_stage)]
+        found.append(replace(step, new=new))
+    return found
+
+
+def uncertainty_sentence(output: Mapping[str, Any]) -> Sequence[Block]:
+    """'DSE 0.45: uncertain, above the threshold 0.2'; nothing for a graph that does not measure it."""
+    uncertainty = output.get("uncertainty")
+    if not uncertainty or uncertainty["value"] is None:
+        return []
+    value, threshold = uncertainty["value"], uncertainty["threshold"]
+    words = f"Uncertainty: {uncertainty['signal']} {figure(value)}"
+    if threshold is None:
+        return [Words(f"{words}.")]
+    if value > threshold:
+        return [Words(f"{words}, above the threshold {figure(threshold)}.", "warn")]
+    return [Words(f"{words}, at most the threshold {figure(threshold)}.", "good")]
+
+
+def changes(step: Step) -> StepSummary:
+    """Of any node: the keys of the state that it changed."""
+    keys = dict.fromkeys(key for run in step.ended for key in run.update if key != "usage")
+    return StepSummary("changed " + ", ".join(keys) if keys else "")
+
+
+def warnings(step: Step) -> list[Block]:
+    """The warnings of a step."""
+    return [Words(warning, "warn") for run in step.ended for warning in run.update.get("warnings", [])]
+
+
+def _progress(step: Step) -> StepSummary:
+    """How far a running step's long preparation is, if it has any."""
+    if step.progress is None:
+        return StepSummary()
+    things = "sentences" if step.progress.what.startswith("comparing sentences") else "chunks"
+    return StepSummary(step.progress.what, [Gauge(step.progress.done, step.progress.total, things)])
+
+
+def preparation(step: Step) -> StepSummary:
+    """What was prepared. A subgraph's preparation is hidden if nothing had to be done."""
+    if step.progress is None:
+        return StepSummary(hidden=bool(step.path))
+    return StepSummary(f"{step.progress.what}: {counted(step.progress.total, 'chunk')}")
+
+
+def nothing(step: Step) -> StepSummary:
+    """No words: the step's name says it, or its result stands under the answer."""
+    return StepSummary()
+
+
+def hidden(step: Step) -> StepSummary:
+    """Not shown once it is done: a later step shows what it did."""
+    return StepSummary(hidden=True)
+
+
+SHARED: Summaries = {"prepare": preparation, "generate": nothing}
+"""What nodes that most graphs have say, by node name."""

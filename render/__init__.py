@@ -1,0 +1,1 @@
+"""Draws blocks and steps on a terminal and on a page; knows no technique."""

@@ -1,0 +1,95 @@
+"""The figure of the graph with the path taken: how often each node ran and each edge was taken."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..traces.recording import Recording
+from ..traces.steps import Step
+from .layers import Edge, layout, width_of
+
+START, END = "__start__", "__end__"
+
+
+@dataclass(frozen=True)
+class DrawnNode:
+    """A node in the figure; centre and width in pixels; runs: the number of its runs, parallel runs included."""
+
+    name: str
+    x: float
+    y: float
+    width: float
+    runs: int
+    is_end: bool
+
+
+@dataclass(frozen=True)
+class DrawnEdge:
+    """An edge in the figure. decided: it is conditional; taken: how often it was taken."""
+
+    path: str
+    decided: bool
+    taken: int
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The figure of the graph or of a subgraph, named for its node; sizes in pixels."""
+
+    name: str
+    nodes: Sequence[DrawnNode]
+    edges: Sequence[DrawnEdge]
+    width: float
+    height: float
+
+
+def figures(recording: Recording) -> list[Figure]:
+    """The figures of the graph and of its subgraphs; empty for a trace without the wiring."""
+    return [_figure(name, edges, recording) for name, edges in recording.wiring.items() if edges]
+
+
+def _figure(name: str, edges: Sequence[tuple[str, str, bool]], recording: Recording) -> Figure:
+    runs = _runs(name, recording)
+    times = Counter(step.node for steps, _ in runs for step in steps for _ in step.runs)
+    taken: Counter[Edge] = Counter()
+    wired = {(source, target) for source, target, _ in edges}
+    for steps, whole in runs:
+        taken.update(_taken(steps, wired, whole=whole))
+    decided = {(source, target) for source, target, choice in edges if choice}
+    drawn = layout([(source, target) for source, target, _ in edges], START)
+    nodes = [
+        DrawnNode(_name(node), x, y, width_of(node), times[node], node in {START, END})
+        for node, (x, y) in drawn.nodes.items()
+    ]
+    lines = [DrawnEdge(path, edge in decided, taken[edge]) for edge, path in drawn.edges.items()]
+    lines.sort(key=lambda line: line.taken > 0)  # taken edges are drawn above the others
+    return Figure(name.replace("|", " / "), nodes, lines, drawn.width, drawn.height)
+
+
+def _runs(name: str, recording: Recording) -> list[tuple[list[Step], bool]]:
+    """The runs of the (sub)graph: the steps of each, and whether it ended."""
+    runs = [(recording.steps, recording.output is not None)]
+    for node in name.split("|") if name else []:
+        within = [task for steps, _ in runs for step in steps if step.node == node for task in step.runs]
+        runs = [(task.steps, task.end is not None and task.error is None) for task in within]
+    return runs
+
+
+def _taken(steps: Sequence[Step], wired: set[Edge], *, whole: bool) -> Counter[Edge]:
+    """How often each edge was taken: its target ran in the round after its source. whole: did the run end?"""
+    rounds: dict[int, list[str]] = {0: [START]}
+    for step in steps:
+        rounds.setdefault(step.round, []).append(step.node)
+    if whole:
+        rounds[max(rounds) + 1] = [END]
+    return Counter(
+        (source, target)
+        for number, sources in rounds.items()
+        for source in sources
+        for target in rounds.get(number + 1, ())
+        if (source, target) in wired
+    )
+
+
+def _name(node: str) -> str:
+    return {START: "start", END: "end"}.get(node, node)

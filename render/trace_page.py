@@ -1,0 +1,69 @@
+"""A trace as one page of HTML that needs nothing beside itself: no script, no network, no fonts."""
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment
+
+from ..errors import UserFault
+from ..presenters.presenter import figures_of, presenter_of
+from ..presenters.words import duration
+from ..traces.recording import Recording
+from .cards import cards
+from .facts import answer_of, cost_of, evidence_of, settings_of, state_of, warnings_of
+from .html import environment
+from .path_taken import figures
+from .timeline import timeline
+
+_BEGINNING = b"<!doctype html>"
+
+
+def write(recording: Recording, path: Path) -> int:
+    """Write the page and return its size in bytes.
+
+    Raises `UserFault` for a path that cannot be written, or that holds something other than a page.
+    """
+    page = render(recording)
+    try:
+        if path.is_file() and path.stat().st_size:
+            with path.open("rb") as there:
+                if there.read(len(_BEGINNING)).lower() != _BEGINNING:
+                    raise UserFault(f"'{path}' exists and is not a page: give --html another name.")
+        return path.write_bytes(page)
+    except OSError as fault:
+        raise UserFault(
+            f"The page cannot be written to '{path}' ({fault.strerror}): give --html another path."
+        ) from fault
+
+
+def render(recording: Recording) -> bytes:
+    """The page, UTF-8; all text of the trace is escaped."""
+    cost = cost_of(recording.calls)
+    page = _environment().get_template("page.jinja")
+    said = page.render(
+        recording=recording,
+        presenter=presenter_of(recording.graph),
+        state=state_of(recording),
+        answer=answer_of(recording),
+        warnings=warnings_of(recording),
+        evidence=evidence_of(recording),
+        settings=settings_of(recording),
+        facts=[
+            ("steps", f"{sum(1 for _ in recording.walk()):,}"),
+            ("model calls", f"{cost.calls:,}"),
+            ("tokens read", f"{cost.read:,}"),
+            ("tokens written", f"{cost.written:,}"),
+            ("time", duration(recording.seconds)),
+        ],
+        blocks=figures_of(recording),
+        figures=figures(recording),
+        timeline=timeline(recording),
+        cards=cards(recording),
+    )
+    # half a surrogate pair has no UTF-8
+    return said.encode("utf-8", errors="replace")
+
+
+@cache
+def _environment() -> Environment:
+    return environment(("dubito.render", "templates"))

@@ -1,0 +1,111 @@
+"""The allow-list of a server: the models, corpora and other resources that a request may name."""
+
+import asyncio
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from pydantic.fields import FieldInfo
+
+from .. import state
+from ..errors import UserFault, either
+from ..settings import settings
+from ..state.context import BaseContext, marks_of
+from .opening import check_corpus, open_chat_model
+
+
+class Forbidden(UserFault):
+    """A setting names a resource that is not allowed."""
+
+
+@dataclass(frozen=True)
+class AllowList:
+    """The allowed values of each setting that names a resource: its built-in values and the added ones.
+
+    added: by setting, the values that were added; how_to_add: how to add a value, a clause with {name} and {value}.
+    """
+
+    added: Mapping[str, Sequence[str]]
+    how_to_add: str
+
+    def values(self, name: str, field: FieldInfo) -> Sequence[str]:
+        """The allowed values of a setting, the added ones first. Text without a mark may only have its default."""
+        marks = marks_of(field)
+        built_in = marks["built_in"] if "resource" in marks else [str(field.default)]
+        return list(dict.fromkeys([*self.added.get(name, ()), *built_in]))
+
+    def check(self, context: BaseContext) -> None:
+        """Raise `Forbidden` for a setting with a value that is not allowed; a preset's values are checked too."""
+        for name, field in type(context).model_fields.items():
+            value = getattr(context, name)
+            if field.annotation is not str or marks_of(field).get("resource", "unknown") is None:
+                continue
+            if value not in (allowed := self.values(name, field)):
+                choice = either([one or "an empty text" for one in allowed])
+                how = self.how_to_add.format(name=name, value=value)
+                raise Forbidden(f"{name} '{value}' is not allowed here: use {choice}, or {how}.")
+
+    def allows(self, context: BaseContext) -> bool:
+        """Would `check` accept the context?"""
+        try:
+            self.check(context)
+        except Forbidden:
+            return False
+        return True
+
+
+async def check_allowed(context: BaseContext) -> None:
+    """Raise `Forbidden` for a resource that DUBITO_ALLOW does not name. If it is not set, everything is allowed."""
+    if settings().allow is not None:
+        (await asyncio.to_thread(process_allow_list)).check(context)  # in a thread: it looks for the corpora on disk
+
+
+@lru_cache(maxsize=1)
+def process_allow_list() -> AllowList:
+    """The allow-list of the environment variable DUBITO_ALLOW, read once."""
+    try:
+        assignments = shlex.split(settings().allow or "")
+    except ValueError as fault:
+        raise UserFault(f"DUBITO_ALLOW cannot be read ({fault}): close its quotation marks.") from fault
+    how_to_add = "have {name}={value} added to DUBITO_ALLOW where the server is started"
+    return allow_list(assignments, "DUBITO_ALLOW", how_to_add)
+
+
+def allow_list(assignments: Iterable[str], source: str, how_to_add: str) -> AllowList:
+    """The allow-list of a sequence of SETTING=VALUE.
+
+    source: the name of the sequence, for messages; how_to_add: see `AllowList`. Raises `UserFault` for a corpus that
+    does not exist, an unknown chat model, and a setting that names no resource.
+    """
+    kinds = _resource_settings()
+    added: dict[str, list[str]] = {}
+    for assignment in assignments:
+        name, sign, value = assignment.partition("=")
+        if name not in kinds or not sign or not value:
+            raise UserFault(
+                f"{source} takes setting=value, such as judge=nli:my-cross-encoder, for {either(list(kinds))}, and got "
+                f"'{assignment}'."
+            )
+        added.setdefault(name, []).append(value)
+        if kinds[name] == "corpus":
+            check_corpus(value)
+        elif kinds[name] == "chat model":
+            open_chat_model(value)
+    return AllowList(added, how_to_add)
+
+
+def _resource_settings() -> dict[str, str]:
+    """The settings of all techniques that name a resource, each with its kind."""
+    for module in iter_modules(state.__path__):
+        import_module(f"{state.__name__}.{module.name}")
+    waiting: list[type[BaseContext]] = [BaseContext]
+    kinds: dict[str, str] = {}
+    while waiting:
+        context = waiting.pop()
+        waiting += context.__subclasses__()
+        fields = context.model_fields.items()
+        kinds |= {name: kind for name, field in fields if (kind := marks_of(field).get("resource"))}
+    return dict(sorted(kinds.items()))

@@ -1,0 +1,285 @@
+"""Opens the models and corpora that contexts name. Each is opened once and shared by all graphs of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from ..models.background import start_in_background
+from ..models.interfaces import ChatModel, Encoder, Judge
+from ..models.metering import Metered, report_progress
+from ..settings import settings
+from .live_objects import as_chat_model, as_encoder, as_retriever
+from .opening import QDRANT, check_weights, corpus_path, open_chat_model, open_encoder
+
+if TYPE_CHECKING:
+    from langchain_core.embeddings import Embeddings
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.vectorstores import VectorStore
+
+    from ..models.rerankers import Reranker
+    from ..retrieval.corpus_graph import CorpusGraph
+    from ..retrieval.document_graph import DocumentGraph
+    from ..retrieval.first_stage import FirstStage
+    from ..retrieval.index import Index
+    from ..retrieval.pool import Retriever
+    from ..state.context import BaseContext
+    from ..state.mixins import (
+        CorpusContext,
+        DocumentGraphContext,
+        EncoderContext,
+        FirstStageContext,
+        JudgeContext,
+        RerankerContext,
+    )
+
+T = TypeVar("T")
+
+
+class Resources:
+    """Open models and corpora.
+
+    A live object replaces the name in a context. It can be a chat model, encoder or retriever of dubito or of
+    LangChain (chat model, embeddings, retriever, vector store), an entailment judge, a re-ranker or a document graph.
+    is_deterministic: by name, for the chat models that got one prompt twice: were the two answers equal?
+    """
+
+    def __init__(
+        self,
+        llm: ChatModel | BaseChatModel | None = None,
+        encoder: Encoder | Embeddings | None = None,
+        retriever: Retriever | BaseRetriever | VectorStore | None = None,
+        *,
+        judge: Judge | None = None,
+        reranker: Reranker | None = None,
+        graph: CorpusGraph | None = None,
+        around: Callable[[ChatModel], ChatModel] | None = None,
+    ) -> None:
+        """All arguments are optional; what is missing is opened by name. around: wraps each chat model."""
+        self._llm = None if llm is None else as_chat_model(llm)
+        self._around = around or (lambda model: model)
+        self._encoder = None if encoder is None else as_encoder(encoder)
+        self._retriever = retriever
+        self._judge = judge
+        self._reranker = reranker
+        self._graph = graph
+        self.is_deterministic: dict[str, bool] = {}
+        self._opened: dict[tuple[object, ...], Future[Any]] = {}
+        self._metered: dict[tuple[str, int], Metered] = {}
+        self._lock = threading.Lock()
+
+    async def llm(self, context: BaseContext) -> Metered:
+        """The context's chat model, with at most `concurrency` calls at a time; `UserFault` for an unknown name."""
+        name, concurrency = context.llm, context.concurrency
+
+        async def open_it() -> ChatModel:
+            given = self._llm
+            return self._around(await asyncio.to_thread(open_chat_model, name) if given is None else given)
+
+        model = await self._once(("llm", name), open_it)
+        with self._lock:
+            return self._metered.setdefault((name, concurrency), Metered(model, concurrency))
+
+    async def encoder(self, context: EncoderContext) -> Encoder:
+        """The context's encoder, with its on-disk cache; `UserFault` for an unknown name."""
+        return await self.encoder_named(context.encoder)
+
+    async def encoder_named(self, name: str) -> Encoder:
+        """The encoder of that name, with its on-disk cache; `UserFault` for an unknown name."""
+
+        async def open_it() -> Encoder:
+            if self._encoder is not None:
+                return self._encoder
+            return await asyncio.to_thread(open_encoder, name)
+
+        return await self._once(("encoder", name), open_it)
+
+    async def judge(self, context: JudgeContext) -> Judge:
+        """The context's entailment judge, which may use its chat model or encoder; `UserFault` for an unknown name."""
+        name = context.judge
+
+        async def open_it() -> Judge:
+            from ..models.judges import open_judge  # noqa: PLC0415 - for the graphs that judge
+
+            opened = await self.llm(context), await self.encoder(context)
+            await check_weights(name, "nli:", "judge")
+            return open_judge(name, *opened, settings().cache)
+
+        if self._judge is not None:
+            return self._judge
+        # a judge with weights of its own uses neither the chat model nor the encoder
+        uses = () if name.startswith("nli:") else (context.llm, context.encoder, context.concurrency)
+        return await self._once(("judge", name, *uses), open_it)
+
+    async def reranker(self, context: RerankerContext) -> Reranker:
+        """The context's re-ranker, which may use its chat model or encoder; `UserFault` for an unknown name."""
+        name = context.reranker
+
+        async def open_it() -> Reranker:
+            from ..models.rerankers import open_reranker  # noqa: PLC0415 - for the graphs that re-rank
+
+            opened = await self.llm(context), await self.encoder(context)
+            await check_weights(name, "cross:", "re-ranker")
+            return open_reranker(name, *opened)
+
+        if self._reranker is not None:
+            return self._reranker
+        # a re-ranker with weights of its own uses neither the chat model nor the encoder
+        uses = () if name.startswith("cross:") else (context.llm, context.encoder, context.concurrency)
+        return await self._once(("reranker", name, *uses), open_it)
+
+    async def first_stage(self, context: FirstStageContext) -> FirstStage:
+        """The context's first stage over its corpus. A live retriever replaces every first stage."""
+        name, corpus = context.first_stage, context.corpus
+
+        async def open_it() -> FirstStage:
+            from ..retrieval.first_stage import open_first_stage  # noqa: PLC0415 - faiss loads when first needed
+
+            source = await self.retriever(context)
+            return await open_first_stage(name, source, settings().cache, _progress(f"reading {corpus}"))
+
+        return await self._once(("first stage", name, *_index_key(context)), open_it)
+
+    async def document_graph(self, context: DocumentGraphContext) -> CorpusGraph:
+        """Each document's nearest neighbours under the graph's encoder.
+
+        The graph is built at first use and kept in the cache folder. It is empty for a live retriever and for 0
+        neighbours.
+        """
+        corpus, graph_encoder, neighbours = context.corpus, context.graph_encoder, context.graph_neighbours
+
+        async def open_it() -> CorpusGraph:
+            from ..retrieval.corpus_graph import EmptyCorpusGraph  # noqa: PLC0415
+            from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
+
+            source = await self.retriever(context)
+            if not isinstance(source, Index) or not neighbours:
+                return EmptyCorpusGraph()
+            return await self.graph_of(
+                source,
+                graph_encoder,
+                neighbours,
+                progress=_progress(f"comparing the documents of {corpus}"),
+                embedding=_progress(f"embedding {corpus} for its graph"),
+            )
+
+        if self._graph is not None:
+            return self._graph
+        return await self._once(("graph", *_index_key(context), graph_encoder, neighbours), open_it)
+
+    async def check_graph(self, encoder: str) -> None:
+        """Raise `UserFault` for an encoder of a document graph that is unknown or whose folder does not exist."""
+        from ..models.late_interaction import COLBERT  # noqa: PLC0415 - backends load when first needed
+
+        if encoder.startswith(COLBERT):
+            await check_weights(encoder, COLBERT, "late-interaction model")
+        else:
+            await check_weights(encoder, "st:", "encoder")
+            await self.encoder_named(encoder)
+
+    async def graph_of(
+        self,
+        index: Index,
+        encoder: str,
+        neighbours: int,
+        *,
+        progress: Callable[[int, int], None],
+        embedding: Callable[[int, int], None],
+        before: Index | None = None,
+    ) -> DocumentGraph:
+        """The document graph of an index under an encoder or by late interaction, kept in the cache folder.
+
+        embedding, progress: are called with the number of embedded chunks, then of chunks with neighbours; before: an
+        index that is the beginning of this one, whose graph is extended if the cache folder has it.
+        """
+        from ..models.late_interaction import COLBERT, LateInteractionModel  # noqa: PLC0415
+        from ..retrieval.document_graph import cached_graph  # noqa: PLC0415 - faiss loads when first needed
+        from ..retrieval.late_interaction import cached_late_graph  # noqa: PLC0415
+
+        cache = settings().cache
+        await self.check_graph(encoder)
+        if encoder.startswith(COLBERT):
+            model = LateInteractionModel(encoder, encoder.removeprefix(COLBERT))
+            return await cached_late_graph(index, neighbours, cache, model, progress, encoding=embedding, before=before)
+        return await cached_graph(
+            index,
+            neighbours,
+            cache,
+            progress,
+            encoder=await self.encoder_named(encoder),
+            embedding=embedding,
+            before=before,
+        )
+
+    async def retriever(self, context: CorpusContext, *, chunker: str | None = None) -> Retriever:
+        """The index of the context's corpus under its encoder and its chunker, or another chunker.
+
+        The index is built at first use and kept in the cache folder.
+        """
+        key = _index_key(context, chunker)
+        corpus, chunker, encoder, on_bad_record = key
+
+        async def open_it() -> Retriever:
+            if self._retriever is not None:
+                return await as_retriever(self._retriever, chunker, lambda: self.encoder_named(encoder))
+            opened = await self.encoder_named(encoder)
+            if corpus.startswith(QDRANT):
+                from ..retrieval.qdrant import open_collection  # noqa: PLC0415 - an extra
+
+                collection = await open_collection(corpus, opened)
+                return await as_retriever(collection, chunker, lambda: self.encoder_named(encoder))
+            from ..retrieval.index import cached_index  # noqa: PLC0415 - faiss loads when first needed
+
+            return await cached_index(
+                corpus_path(corpus),
+                chunker,
+                opened,
+                settings().cache,
+                on_bad_record=on_bad_record,
+                progress=_progress(f"indexing {corpus}"),
+                comparing=_progress(f"comparing sentences of {corpus}"),
+            )
+
+        return await self._once(("retriever", *key), open_it)
+
+    async def _once(self, key: tuple[object, ...], open_it: Callable[[], Awaitable[T]]) -> T:
+        async def opening() -> T:
+            try:
+                return await open_it()
+            except BaseException:
+                with self._lock:
+                    del self._opened[key]
+                raise
+
+        with self._lock:
+            future = self._opened.get(key)
+            if future is None:
+                # on the background loop, because other callers wait for it and the first caller's loop may close
+                future = self._opened[key] = start_in_background(opening())
+        # shielded: a caller that gives up must not cancel it for the others
+        opened: T = await asyncio.shield(asyncio.wrap_future(future))
+        return opened
+
+
+def _index_key(context: CorpusContext, chunker: str | None = None) -> tuple[str, str, str, Literal["refuse", "skip"]]:
+    return context.corpus, context.chunker if chunker is None else chunker, context.encoder, context.on_bad_record
+
+
+def _progress(task: str) -> Callable[[int, int], None]:
+    return lambda done, total: report_progress(task, done, total)
+
+
+_shared: Resources | None = None
+_shared_lock = threading.Lock()
+
+
+def shared_resources() -> Resources:
+    """The resources of all graphs that were built without resources of their own."""
+    global _shared  # noqa: PLW0603 - there is one per process
+    with _shared_lock:
+        _shared = _shared or Resources()
+        return _shared

@@ -1,0 +1,156 @@
+"""A sixth technique costs five files: examples/crag, put into a copy of the package, is found everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dubito.tests.stub_server import Stub, serving
+
+ROOT = Path(__file__).parents[2]
+CRAG = ROOT / "examples" / "crag"
+
+QUESTION = "Who founded the Lune Gazette?"
+CORPUS = [
+    {"id": "gazette", "title": "Lune Gazette", "text": "Beatrix Hale founded the Lune Gazette in 1871."},
+    {"id": "bridge", "title": "Maddern Bridge", "text": "The Maddern Bridge spans the river Lune."},
+    {"id": "salt", "title": "The Salt Road", "text": "The Salt Road is a novel about Vennick."},
+]
+
+
+def reply(body: dict[str, Any]) -> str:
+    """Grades the passage on the gazette as relevant alone."""
+    asked = body["messages"][-1]["content"]
+    if "Does the passage help" in asked:
+        return "yes" if "Beatrix Hale" in asked else "no"
+    return "Beatrix Hale"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with the new technique's files, and a corpus and a dataset beside it."""
+    home = tmp_path_factory.mktemp("six")
+    package = home / "dubito"
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    rooms = {name.split(".")[1] for name in packages if "." in name and not name.startswith("dubito.examples")}
+    package.mkdir()
+    for folder in ("docs/graphs", "docs/reference/graphs"):
+        (package / folder).mkdir(parents=True)
+    for name in (*(file.name for file in ROOT.glob("*.py")), "pyproject.toml", "mkdocs.yml", "docs/generate.py"):
+        shutil.copy(ROOT / name, package / name)
+    for room in rooms:
+        shutil.copytree(ROOT / room, package / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(CRAG, package, dirs_exist_ok=True)
+    (home / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CORPUS))
+    questions = [{"id": f"q{i}", "question": QUESTION, "answers": ["Beatrix Hale"]} for i in range(2)]
+    (home / "questions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in questions))
+    return home
+
+
+@pytest.fixture(scope="module")
+def stub() -> Iterator[Stub]:
+    with serving(Stub(script=reply)) as stub:
+        yield stub
+
+
+@pytest.fixture(scope="module")
+def dubito(home: Path, stub: Stub) -> Any:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(home),
+        "DUBITO_CACHE_DIR": str(home / "cache"),
+        "DUBITO_LLM": f"openai:{stub.url}#stub",
+        "DUBITO_ENCODER": f"openai:{stub.url}#stub",
+        "DUBITO_CORPUS": str(home / "corpus.jsonl"),
+    }
+
+    def run(*arguments: str, code: str = "") -> str:
+        command = [sys.executable, *(["-c", code] if code else ["-m", "dubito"]), *arguments]
+        done = subprocess.run(
+            command, check=False, cwd=home, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trace(dubito: Any, home: Path) -> Path:
+    """A run of the new technique, watched and recorded."""
+    shown = dubito("ask", QUESTION, "--graph", "crag", "-k", "3", "--trace", "run.jsonl").splitlines()
+    assert shown[-1] == "Beatrix Hale"
+    assert {" ".join(line.split()[:3]) for line in shown} >= {
+        "Lune Gazette relevant",
+        "Maddern Bridge irrelevant",
+        "keep_relevant 1 chunk",
+    }
+    assert "Uncertainty: share of irrelevant chunks 0.667, above the threshold 0.500." in shown
+    return home / "run.jsonl"
+
+
+def test_its_trace_is_a_tree_and_a_page(dubito, trace, home):
+    assert "1 chunk kept" in dubito("trace", str(trace))
+    dubito("trace", str(trace), "--html", "run.html")
+    page = (home / "run.html").read_text()
+    assert "<h2>CRAG</h2>" in page
+    assert "<h3>The retrieved chunks</h3>" in page
+
+
+def test_it_is_asked_on_the_page(dubito):
+    code = """
+import os
+from dubito.cli.ui import page_allow_list
+from dubito.ui.app import create_app
+from starlette.testclient import TestClient
+
+encoder = "encoder=" + os.environ["DUBITO_ENCODER"]
+named = page_allow_list([os.environ["DUBITO_CORPUS"]], os.environ["DUBITO_LLM"], [encoder])
+page = TestClient(create_app(named), base_url="http://127.0.0.1:8700")
+assert ">crag<" in page.get("/").text
+assert "most_irrelevant" in page.get("/form/crag").text
+settings = {name: os.environ["DUBITO_" + name.upper()] for name in ("corpus", "llm", "encoder")}
+print(page.post("/ask", json={"graph": "crag", "question": "Who founded the Lune Gazette?", "settings": settings}).text)
+"""
+    events = dubito(code=code)
+    assert "irrelevant" in events
+    assert "share of irrelevant chunks" in events
+    assert "Beatrix Hale" in events
+
+
+def test_it_is_evaluated_with_its_uncertainty(dubito, home):
+    dubito("eval", "crag", "--dataset", "questions.jsonl", "--corpus", "corpus.jsonl", "--out", "crag.run", "-k", "3")
+    assert "share of irrelevant chunks" in (home / "crag.run" / "report.md").read_text()
+
+
+def test_its_retrieval_steps_are_measured(dubito, trace):
+    judge = ["--set", "judge=similarity:0.5", "--set", "samples=2"]
+    measured = json.loads(dubito("seper", str(trace), "--answer", "Beatrix Hale", "--json", *judge))
+    assert [step["label"] for step in measured["steps"]] == [QUESTION, "the relevant chunks"]
+
+
+def test_it_has_a_chat_form(dubito):
+    code = f"""
+import os
+from dubito.graphs.chat import build
+context = {{name: os.environ["DUBITO_" + name.upper()] for name in ("corpus", "llm", "encoder")}}
+graph = build("crag").compile(name="crag_chat")
+print(graph.invoke({{"messages": [("user", "{QUESTION}")]}}, context=context)["messages"][-1].content)
+"""
+    assert dubito(code=code).strip() == "Beatrix Hale"
+
+
+def test_make_generate_writes_it_down(dubito, home):
+    dubito(code="import runpy; runpy.run_path('dubito/docs/generate.py', run_name='__main__')")
+    graphs = json.loads((home / "dubito" / "langgraph.json").read_text())["graphs"]
+    assert graphs["crag"]["path"] == "dubito.graphs.crag:graph"
+    assert graphs["crag_chat"]["path"] == "dubito.graphs.chat:crag"
+    assert "    from .graphs.crag import graph as crag" in (home / "dubito" / "__init__.py").read_text()

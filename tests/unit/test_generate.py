@@ -1,0 +1,82 @@
+"""The files that `make generate` writes from the code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from dubito.docs import generate
+from dubito.graphs.registry import graph_names
+
+PAGE = """# A page
+
+<!-- figure cot -->
+
+REPLACED
+
+<!-- end -->
+
+text
+
+<!-- settings cot -->
+
+REPLACED
+
+<!-- end -->
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A root whose generated files are up to date."""
+    for name in ("__init__.py", "pyproject.toml", "mkdocs.yml"):
+        shutil.copy(generate.ROOT / name, tmp_path / name)
+    (tmp_path / "docs" / "graphs").mkdir(parents=True)
+    (tmp_path / "docs" / "reference" / "graphs").mkdir(parents=True)
+    (tmp_path / "docs" / "page.md").write_text(PAGE, encoding="utf-8")
+    generate.write(tmp_path)
+    return tmp_path
+
+
+def test_a_file_that_differs_from_the_code_is_out_of_date(repository: Path) -> None:
+    assert list(generate.stale(repository)) == []
+    page = repository / "docs" / "page.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("`max_steps`", "`steps`"), encoding="utf-8")
+    for name in ("__init__.py", "langgraph.json", "mkdocs.yml"):
+        file = repository / name
+        file.write_text(file.read_text(encoding="utf-8").replace("flare", "glare"), encoding="utf-8")
+    (repository / "docs" / "graphs" / "cot.mmd").unlink()
+    (repository / "docs" / "graphs" / "gone.mmd").touch()
+    (repository / "docs" / "reference" / "graphs" / "gone.md").touch()
+    out_of_date = {file.name for file in generate.stale(repository)}
+    assert out_of_date == {"page.md", "__init__.py", "langgraph.json", "mkdocs.yml", "cot.mmd", "gone.mmd", "gone.md"}
+    generate.write(repository)
+    assert list(generate.stale(repository)) == []
+
+
+def test_a_page_keeps_its_own_text_around_the_generated(repository: Path) -> None:
+    page = (repository / "docs" / "page.md").read_text(encoding="utf-8")
+    assert page.startswith("# A page\n\n<!-- figure cot -->\n\n```mermaid\n")
+    assert "\n\n<!-- end -->\n\ntext\n\n<!-- settings cot -->\n\n| setting | default | meaning |" in page
+    assert "| `max_steps` | `10` |" in page
+    assert "REPLACED" not in page
+
+
+def test_the_reference_has_a_page_of_every_graph(repository: Path) -> None:
+    pages = repository / "docs" / "reference" / "graphs"
+    assert {page.stem for page in pages.iterdir()} == set(graph_names())
+    assert all(f"reference/graphs/{name}.md\n" in (repository / "mkdocs.yml").read_text() for name in graph_names())
+    sunar = (pages / "sunar.md").read_text(encoding="utf-8")
+    assert "[Question](../state.md#dubito.state.flow.Question)" in sunar
+    assert "::: dubito.state.sunar.SunarOutput\n\n::: dubito.state.sunar.Hop\n" in sunar
+    assert "[ReasoningOutput](cot.md#dubito.state.reasoning.ReasoningOutput)" in (pages / "ircot.md").read_text()
+
+
+def test_the_server_has_every_graph_and_its_other_forms(repository: Path) -> None:
+    entries = json.loads((repository / "langgraph.json").read_text(encoding="utf-8"))["graphs"]
+    chats = [f"{name}_chat" for name in graph_names() if name != "seper"]
+    assert list(entries) == sorted([*graph_names(), *chats, "dense_rag_reviewed"])
+    assert entries["sunar_chat"]["path"] == "dubito.graphs.chat:sunar"
+    assert all(entry["description"] for entry in entries.values())

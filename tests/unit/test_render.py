@@ -1,0 +1,116 @@
+"""Blocks drawn: one golden file a renderer (`UPDATE_GOLDEN=1 pytest tests/unit/test_render.py` writes them anew)."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from pathlib import Path
+
+import pytest
+from dubito.presenters.blocks import Bar, Bars, Block, Cell, Dot, Flow, Fold, Gauge, Line, Pairs, Row, Table, Words, num
+from dubito.render.html import environment
+from dubito.render.sanitize import sanitize
+from dubito.render.terminal import MOST_ROWS, drawn
+from rich.console import Console
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+HOSTILE = "\x1b[31m<b>[red]half\ud800\u202e</b>"
+
+BLOCKS: list[Block] = [
+    Words("A paragraph of plain words."),
+    Words("A warning.", "warn"),
+    Gauge(30, 1200),
+    Pairs([("1)", "Find the founder"), ("2)", HOSTILE)], "Plan"),
+    Pairs([("Who founded it?", "Ada"), ("Where was she born?", "Lancaster")], "Path", arrow=True),
+    Table(
+        ["chunk", "score", ""],
+        [
+            Row([Cell("The Lune"), num(0.875, level=0.875), Cell("kept", tone="good")], marked=True),
+            Row([Cell(HOSTILE), num(-12.5, level=0.0), Cell("dropped", tone="bad", tip="not needed")]),
+        ],
+        "Chunks",
+        "A note below the table.",
+    ),
+    Table(
+        ["", "r0", "r1", "r2"],
+        [
+            Row([Cell("r0"), *(Cell(f"{value:g}", value) for value in (1.0, 0.5, 0.0))]),
+            Row([Cell("r1"), *(Cell(f"{value:g}", value) for value in (0.5, 1.0, 0.0))]),
+            Row([Cell("r2"), *(Cell(f"{value:g}", value) for value in (0.0, 0.0, 1.0))]),
+        ],
+        "Links",
+        matrix=True,
+    ),
+    Bars("DSE", [Bar("first", 0.45, "0.450"), Bar("second", 0.1, "0.100"), Bar("third", None, "?")], 0.2, "threshold"),
+    Bars("U", [Bar("step 1", -7.0, "-7"), Bar("step 2", -5.0, "-5")], -6.0, "δ = -6", "Higher is less sure."),
+    Fold("More", [Words("inside the fold")]),
+    Flow(
+        "Explored",
+        [(12.0, "batch 1")],
+        [Dot(16, 46, "Salt", "Salt: 0.5", 0.5, square=True, strong=True)],
+        [Line("M0 0", strong=True)],
+        width=9,
+        height=9,
+    ),
+]
+
+
+def on_terminal(blocks: list[Block], width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    for part in drawn(blocks):
+        console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+
+
+def on_page(blocks: list[Block]) -> str:
+    template = environment(("dubito.render", "templates")).from_string(
+        '{% from "blocks.jinja" import show with context %}{% for block in blocks %}{{ show(block) }}{% endfor %}'
+    )
+    return "".join(f"{line}\n" for line in template.render(blocks=blocks).splitlines() if line.strip())
+
+
+@pytest.mark.parametrize(("draw", "name"), [(on_terminal, "blocks.txt"), (on_page, "blocks.html")])
+def test_every_block_is_drawn(draw, name):
+    found, golden = draw(BLOCKS), GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(found, encoding="utf-8")
+    assert found == golden.read_text(encoding="utf-8")
+
+
+def test_a_narrow_terminal_cuts_words_and_never_figures():
+    rows = [Row([Cell("a very long title of a chunk " * 3), num(0.123456, "0.123")])]
+    lines = on_terminal([Table(["chunk", "score"], rows)], width=30).splitlines()
+    assert max(map(len, lines)) <= 30
+    assert lines[1].endswith("0.123")
+
+
+def test_a_long_table_leaves_out_minor_rows_first():
+    rows = [Row([Cell(f"row {i}")], minor=i % 2 == 0) for i in range(MOST_ROWS + 9)]
+    lines = on_terminal([Table(["name"], rows)]).splitlines()
+    assert len(lines) == 1 + MOST_ROWS + 1
+    assert {f"row {i}" for i in range(1, MOST_ROWS + 9, 2)} <= {line.strip() for line in lines}
+    assert lines[-1].strip() == "and 9 more"
+
+
+def test_a_matrix_that_is_too_wide_is_counted():
+    rows = [Row([Cell("r"), *[Cell("1", 1.0)] * 50]) for _ in range(50)]
+    assert on_terminal([Table([""] * 51, rows, matrix=True)], width=40) == "50 rows, too many to draw here\n"
+
+
+@pytest.mark.alone
+def test_a_page_draws_a_table_in_time_linear_in_its_rows():
+    def seconds(count: int) -> float:
+        rows = [Row([Cell(f"words of row {i} " * 3), num(i / 7), Cell("more words here")]) for i in range(count)]
+        begun = time.perf_counter()
+        on_page([Table(["text", "number", "more"], rows)])
+        return time.perf_counter() - begun
+
+    seconds(10)
+    assert seconds(8000) < 8 * 4 * seconds(1000)
+
+
+def test_text_is_made_harmless():
+    assert sanitize("a\x1b[31mb\x00c\u202ed\ud800e\n\tf") == "abcde\n\tf"

@@ -1,0 +1,111 @@
+"""The settings of a graph as the inputs of a form, made from its context."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
+
+from ..graphs.registry import context_type, takes_answers
+from ..resources.allowlist import AllowList
+from ..state.context import PRESET, BaseContext, marks_of
+from ..state.mixins import CorpusContext
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from ..graphs.registry import Graph
+
+COMMON = ("corpus", "llm", "k")
+"""The settings that are always shown; the others are folded."""
+
+NAMED_BY = {"corpus": "--corpus PATH", "llm": "--llm NAME"}
+"""The options of `dubito ui` that allow values of these settings."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """The input of a setting.
+
+    value: the first value, as text; options: for a choice, each value and its label; low, high: the limits of a number,
+    None without a limit.
+    """
+
+    name: str
+    title: str
+    description: str
+    kind: Literal["choice", "switch", "whole", "number", "text"]
+    value: str
+    options: Sequence[tuple[str, str]] = ()
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Form:
+    """about: one line about the graph; answers: does the graph take right answers too?"""
+
+    graph: str
+    about: str
+    answers: bool
+    common: Sequence[Input]
+    rest: Sequence[Input]
+
+
+def form_of(graph: Graph, allowed: AllowList) -> Form:
+    """The form of a graph: the common settings, then its own settings, then those of most graphs."""
+    schema = context_type(graph)
+    added = {name: values[0] for name, values in allowed.added.items() if name in schema.model_fields}
+    presets = [
+        preset
+        for preset in schema.presets or {"embedded": {}}
+        if allowed.allows(schema.unchecked({"preset": preset, **added}))
+    ]
+    inputs = {name: _input(name, schema, allowed, presets) for name in schema.model_fields}
+    if len(presets) < 2:
+        del inputs["preset"]
+    common = [inputs.pop(name) for name in (*COMMON, "preset") if name in inputs]
+    own = [entry for name, entry in inputs.items() if name not in CorpusContext.model_fields]
+    shared = [entry for name, entry in inputs.items() if name in CorpusContext.model_fields]
+    about = (sys.modules[f"dubito.graphs.{graph.name}"].__doc__ or "").strip().splitlines()[0]
+    return Form(graph.name, about, takes_answers(graph), common, [*own, *shared])
+
+
+def _input(name: str, schema: type[BaseContext], allowed: AllowList, presets: Sequence[str]) -> Input:
+    field = schema.model_fields[name]
+    left_open = field.default == PRESET and len(presets) > 1
+    value = str(field.default if left_open else getattr(schema(), name))
+    shown = (name, field.title or name, _description(name, field))
+    if marks_of(field).get("resource"):
+        values = [*([PRESET] if left_open else []), *allowed.values(name, field)]
+        first = allowed.added[name][0] if name in allowed.added and schema().is_used(name) else value
+        return Input(*shown, "choice", first, [(option, _label(option)) for option in values])
+    if get_origin(field.annotation) is Literal:
+        values = list(presets) if name == "preset" else [str(option) for option in get_args(field.annotation)]
+        values = [option for option in values if option != PRESET or left_open]
+        return Input(*shown, "choice", value, [(option, _label(option)) for option in values])
+    if field.annotation is bool:
+        return Input(*shown, "switch", value.lower())
+    if field.annotation in {int, float}:
+        return Input(*shown, "whole" if field.annotation is int else "number", value, (), *_limits(field))
+    return Input(*shown, "text", value)
+
+
+def _description(name: str, field: FieldInfo) -> str:
+    """The setting's description, and how to allow other values than those on the page."""
+    if name in NAMED_BY:
+        return f"To allow others, start dubito ui with {NAMED_BY[name]}."
+    description = field.description or ""
+    if not marks_of(field).get("resource"):
+        return description
+    return f"{description} To allow others, start dubito ui with --allow {name}=VALUE."
+
+
+def _label(value: str) -> str:
+    return {"": "none", PRESET: "as the preset says"}.get(value, value)
+
+
+def _limits(field: FieldInfo) -> tuple[float | None, float | None]:
+    limits = {type(limit).__name__: limit for limit in field.metadata}
+    return getattr(limits.get("Ge"), "ge", None), getattr(limits.get("Le"), "le", None)

@@ -1,0 +1,160 @@
+"""A question that was asked on the page: its run, and the events that the page gets of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import sentence_of
+from ..presenters.presenter import figures_of, outcome_of, summary_of
+from ..presenters.words import counted, duration
+from ..render.facts import answer_of, cost_of, cost_words, evidence_of, warnings_of
+from ..traces.events import MODES, EventReader
+from ..traces.recording import assembled
+from ..traces.run import Run
+from ..traces.steps import Step, Steps
+from ..traces.writer import first_line, last_line, line_of
+from .templates import render
+
+if TYPE_CHECKING:
+    from ..graphs.registry import Graph
+    from ..state.context import BaseContext
+
+QUIET_S = 15.0
+"""Seconds without an event after which the page gets an `alive` event."""
+
+
+@dataclass(frozen=True)
+class PageEvent:
+    """An event for the page: the run's name, a step as it is now, the end of the run, or a sign of life."""
+
+    kind: Literal["begun", "step", "done", "fault", "alive"]
+    data: Mapping[str, Any]
+
+
+class Request:
+    """A question and its run, which begins at once; cancel `task` to stop it."""
+
+    def __init__(self, name: str, graph: Graph, question: str, context: BaseContext, more: Mapping[str, Any]) -> None:
+        """name: of the run on the page; more: the graph's further inputs."""
+        self.name = name
+        self._run = Run(graph, question, context, more)
+        self._lines: list[bytes] = []
+        self._parts: asyncio.Queue[tuple[float, Any]] = asyncio.Queue()
+        self._began = time.monotonic()
+        self.task = asyncio.create_task(self._stream())
+
+    @property
+    def trace(self) -> bytes:
+        """The trace so far."""
+        return b"".join(self._lines)
+
+    async def _stream(self) -> None:
+        """Put the parts of the graph's stream into the queue; then None, or the exception that ended the run."""
+        run = self._run
+        given = {"question": run.question, **run.more}
+        end: Exception | asyncio.CancelledError | None = None
+        try:
+            async for part in run.graph.astream(
+                given, context=run.context, stream_mode=MODES, subgraphs=True, version="v2"
+            ):
+                self._parts.put_nowait((time.monotonic(), part))
+        except asyncio.CancelledError as cancelled:
+            end = cancelled
+            raise
+        except Exception as fault:
+            end = fault
+        finally:
+            self._parts.put_nowait((time.monotonic(), end))
+
+    async def events(self) -> AsyncGenerator[PageEvent]:
+        """The events of the run until its end; a run that was stopped ends without a last event."""
+        run = self._run
+        reader, steps = EventReader(run.graph), Steps(run.graph.name, run.graph, run.context)
+        self._lines.append(await asyncio.to_thread(first_line, run.graph, run.question, run.context))
+        yield PageEvent("begun", {"name": self.name})
+        has_ended = False
+        while not has_ended:
+            changed: dict[int, Step] = {}
+            end: Exception | asyncio.CancelledError | None = None
+            for at, part in await self._waiting_parts():
+                run.seconds = at - self._began
+                if has_ended := part is None or isinstance(part, Exception | asyncio.CancelledError):
+                    end = part
+                    break
+                event = reader.event(part, at)
+                if (line := line_of(event)) is not None:
+                    self._lines.append(line)
+                if (step := steps.on(event)) is not None:
+                    changed[step.number] = step
+            for step in changed.values():
+                yield _step_event(step)
+            if isinstance(end, asyncio.CancelledError):
+                return
+            if has_ended:
+                run.output = reader.output
+                self._lines.append(last_line(run.seconds, run.output, end))
+                yield await asyncio.to_thread(self._last_event, end)
+            elif not changed:
+                yield PageEvent("alive", {})
+
+    async def _waiting_parts(self) -> list[tuple[float, Any]]:
+        """All parts in the queue; waits for the first at most `QUIET_S`."""
+        parts = []
+        with contextlib.suppress(TimeoutError):
+            parts.append(await asyncio.wait_for(self._parts.get(), QUIET_S))
+        while not self._parts.empty():
+            parts.append(self._parts.get_nowait())
+        return parts
+
+    def _last_event(self, fault: Exception | None) -> PageEvent:
+        if fault is not None:
+            html = render("fault.jinja", name=self.name, sentence=sentence_of(fault))
+            return PageEvent("fault", {"html": html})
+        run, recording = self._run, assembled(Path(self.name), self._lines)
+        html = render(
+            "done.jinja",
+            name=self.name,
+            graph=run.graph.name,
+            answer=answer_of(recording),
+            outcome=outcome_of(run.graph.name, run.output, run.context),
+            warnings=warnings_of(recording),
+            evidence=evidence_of(recording),
+            blocks=figures_of(recording),
+            cost=cost_words(recording),
+        )
+        return PageEvent("done", {"html": html})
+
+
+def _step_event(step: Step) -> PageEvent:
+    summary = summary_of(step)
+    state = "running" if step.running else "failed" if step.errors else "passing" if summary.hidden else "done"
+    html = render(
+        "step.jinja",
+        node=step.node,
+        state=state,
+        words=summary.words,
+        facts=_facts(step),
+        errors=[error["message"] for error in step.errors],
+        blocks=summary.blocks,
+    )
+    place = {"number": step.number, "within": step.within, "round": step.round}
+    return PageEvent("step", {**place, "node": step.node, "state": state, "html": html})
+
+
+def _facts(step: Step) -> list[str]:
+    """The cost of a step so far; while the step runs, the page itself counts the seconds."""
+    facts = []
+    if (runs := len(step.runs)) > 1:
+        facts.append(f"{len(step.ended)} of {runs} done" if step.running else f"{runs} in parallel")
+    if step.calls:
+        cost = cost_of(step.calls)
+        facts += [counted(cost.calls, "model call"), cost.tokens]
+    if not step.running:
+        facts.append(duration(step.seconds))
+    return facts
