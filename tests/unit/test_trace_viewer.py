@@ -472,6 +472,7 @@ def test_a_presenter_that_fails_leaves_the_plain_steps(name, traces, monkeypatch
     for _, step in recording.walk():
         summary = summary_of(step)
         assert summary.blocks == [Words("(its details cannot be shown)", "warn")]
+    assert recording.output is not None
     assert outcome_of(name, recording.output, settings) == [Words("(its figures cannot be shown)", "warn")]
     assert "differs from the one known here" in shown(traces[name]).one("section", id="technique").text
 
