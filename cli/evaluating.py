@@ -118,7 +118,9 @@ def systems_of(specs: Sequence[str], options: Mapping[str, str | None], assignme
             raise UserFault(f"{graph.name} needs more than a question, so it cannot be evaluated: leave it out.")
     fields = [set(_fields(graph)) for graph in graphs]
     shared = [assignment.partition("=")[0] for assignment in assignments]
-    given = [*(name for name, value in options.items() if value is not None), *shared]
+    # the corpus has a default, which systems that look nothing up do not read
+    chosen = [name for name, value in options.items() if value is not None and name != "corpus"]
+    given = [*chosen, *shared]
     for name in given:
         if not any(name in names for names in fields):
             raise UserFault(f"No system has the setting '{name}': use {either(sorted(set().union(*fields)))}.")

@@ -9,6 +9,7 @@ from fcntl import LOCK_EX, flock
 from importlib.util import find_spec
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -19,6 +20,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # a shell's background: the programs that are tested would inherit it and never hear a Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# a busy machine is no fault of an example
+hypothesis.settings.register_profile("dubito", deadline=None)
+hypothesis.settings.load_profile("dubito")
 
 
 @pytest.fixture(scope="session", autouse=True)
