@@ -13,6 +13,8 @@ from .interfaces import Message
 from .local_weights import first_line
 from .thinking import OPEN
 
+_OPENING = ("<", "[", "]")
+
 
 class ChatText:
     """A model's tokenizer and chat template, safe to use from any thread."""
@@ -32,6 +34,9 @@ class ChatText:
         self._controls = {token: tokenizer.convert_tokens_to_ids(token) for token in controls}
         self._strips_left = {token for token, how in controls.items() if how.lstrip}
         self._strips_right = {token for token, how in controls.items() if how.rstrip}
+        words = [str(token) for token in tokenizer.added_tokens_decoder.values() if str(token)[:1] in _OPENING]
+        others = [re.escape(word[0]) + f"(?={re.escape(word[1:])})" for word in words if word not in controls]
+        self._marks = re.compile("|".join(others) or r"(?!)")
         longest_first = sorted(filter(None, controls), key=len, reverse=True)
         self._control = re.compile("(" + ("|".join(map(re.escape, longest_first)) or r"(?!)") + ")")
 
@@ -50,7 +55,9 @@ class ChatText:
 
         Messages are plain text: only the template can place control tokens. The first and last characters of control
         tokens are replaced by stand-ins in the messages until the template's own control tokens have been cut out.
+        The tokenizer's other marks, such as those of thoughts and tool calls, are broken like those of `defuse`.
         """
+        messages = [{**message, "content": self._marks.sub("\\g<0>\u200b", message["content"])} for message in messages]
         edges = {edge for token in self._controls if token for edge in (token[0], token[-1])}
         written = "".join(message["content"] for message in messages)
         spare = (mark for code in range(0xF0000, 0xFFFFE) if (mark := chr(code)) not in written)

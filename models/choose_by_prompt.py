@@ -4,6 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from ..errors import ContractFault
+from ..prompts import defuse
 from .interfaces import Choice, Message, Reply, Sampling, Tokens
 
 Complete = Callable[[Sequence[Message], Sampling], Awaitable[Reply]]
@@ -26,7 +27,9 @@ async def ask_and_parse(complete: Complete, messages: Sequence[Message], options
     if (option := named_option(reply.text, options)) is not None:
         return _certain(option, options, reply.tokens)
     problem = f"The reply names none, or several, of the options: {listed}"
-    replied: list[Message] = [*request, {"role": "assistant", "content": reply.text}] if reply.text.strip() else request
+    replied: list[Message] = (
+        [*request, {"role": "assistant", "content": defuse(reply.text)}] if reply.text.strip() else request
+    )
     # joined to a user turn at the end, because many chat templates refuse two user turns in a row
     again = _with_request(replied, f"{problem}. Reply with exactly one of them and nothing else.")
     second = await complete(again, Sampling(max_tokens=LONGEST_REPLY))

@@ -5,13 +5,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+from ..prompts import break_chat_marks
 from .interfaces import Capability, ChatModel, Choice, Introspection, Message, Reply, Sampling, Scores
 
 Result = TypeVar("Result", Reply, Choice, Scores, Introspection)
 
 
 class WrappedChat(ABC):
-    """A `ChatModel` with the name and capabilities of the wrapped model."""
+    """A `ChatModel` with the name and capabilities of the wrapped model.
+
+    Whatever a message quotes, the model gets no marks of chat templates from it (`break_chat_marks`).
+    """
 
     def __init__(self, model: ChatModel) -> None:
         """model: the wrapped model."""
@@ -29,6 +33,7 @@ class WrappedChat(ABC):
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """See `ChatModel.complete`."""
+        messages = _without_marks(messages)
         request = _request(messages, sampling)
         return await self._call(
             "complete", request, lambda seed: self.model.complete(messages, replace(sampling, seed=seed))
@@ -36,18 +41,21 @@ class WrappedChat(ABC):
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
         """See `ChatModel.choose`."""
-        request = {"messages": list(messages), "options": list(options)}
+        messages = _without_marks(messages)
+        request = {"messages": messages, "options": list(options)}
         return await self._call("choose", request, lambda _: self.model.choose(messages, options))
 
     async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
         """See `ChatModel.score`."""
-        request = {"messages": list(messages), "continuations": list(continuations)}
+        messages = _without_marks(messages)
+        request = {"messages": messages, "continuations": list(continuations)}
         return await self._call("score", request, lambda _: self.model.score(messages, continuations))
 
     async def introspect(
         self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
     ) -> Introspection:
         """See `ChatModel.introspect`."""
+        messages = _without_marks(messages)
         request = {**_request(messages, sampling), "layer": layer}
         return await self._call(
             "introspect", request, lambda seed: self.model.introspect(messages, replace(sampling, seed=seed), layer)
@@ -66,5 +74,9 @@ class WrappedChat(ABC):
         """The result of a call. request: as JSON values; ask: calls the wrapped model with a seed, if it samples."""
 
 
-def _request(messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
-    return {"messages": list(messages), **asdict(sampling), "stop": list(sampling.stop)}
+def _request(messages: list[Message], sampling: Sampling) -> dict[str, Any]:
+    return {"messages": messages, **asdict(sampling), "stop": list(sampling.stop)}
+
+
+def _without_marks(messages: Sequence[Message]) -> list[Message]:
+    return [{**message, "content": break_chat_marks(message["content"])} for message in messages]

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from ..errors import ContractFault
 from ..models.interfaces import ChatModel, Completion, Message, Sampling
+from ..prompts import defuse
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ async def ask_with_retry(
     except ContractFault as fault:
         again: list[Message] = [
             *messages,
-            {"role": "assistant", "content": completion.text or "(nothing)"},
+            {"role": "assistant", "content": defuse(completion.text) or "(nothing)"},
             {"role": "user", "content": f"This reply cannot be used: {fault.problem}. Reply again in the asked form."},
         ]
     return read(await _complete(llm, again, sampling))

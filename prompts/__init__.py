@@ -3,12 +3,13 @@
 The prompts without a parser are filled in by `unparsed`.
 
 A template is a chat with one block per turn, named for its role: `system`, fixed text; `user_example` and
-`assistant_example`, if the prompt has an example; `user`, which holds the data. Documents are data: passages are
-delimited, and marks that could end a passage or forge a chat turn are broken, so a document cannot give instructions.
-The part that varies most comes last, so that a server's prefix cache can serve the rest.
+`assistant_example`, if the prompt has an example; `user`, which holds the data. All data, whether a document, a
+question or what a model said before, is defused: it can neither end a passage nor forge a chat turn. The part that
+varies most comes last, so that a server's prefix cache can serve the rest.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -24,9 +25,9 @@ ROLES: dict[str, Literal["system", "user", "assistant"]] = {
 
 
 def render(name: str, **inputs: object) -> list[Message]:
-    """The messages of prompt `name` for the given inputs. A missing input raises an error."""
+    """The messages of prompt `name` for the given inputs, which are defused. A missing input raises an error."""
     template = _TEMPLATES[f"{name}.jinja"]
-    context = template.new_context(inputs)
+    context = template.new_context({key: _defused(value) for key, value in inputs.items()})
     return [
         {"role": ROLES[block.partition("_")[0]], "content": "".join(turn(context)).strip()}
         for block, turn in template.blocks.items()
@@ -35,23 +36,55 @@ def render(name: str, **inputs: object) -> list[Message]:
 
 def passage(chunk: Chunk) -> str:
     """A chunk as a prompt's list of passages shows it, numbered with four digits. For counting its tokens."""
-    text: str = cast("Any", _TEMPLATES["passages.jinja"].module).passage(1000, chunk)
+    text: str = cast("Any", _TEMPLATES["passages.jinja"].module).passage(1000, _defused(chunk))
     return text
 
 
 def defuse(text: str) -> str:
-    """Break the marks in a document's text that could close a passage or open a chat turn.
+    """Break the marks in a text that could close or open a passage or a chat turn.
 
     A zero-width space after the opening bracket is invisible, and a tokenizer no longer sees a control token.
     """
-    return _MARK.sub("\\g<0>\u200b", str(text))  # str() of a missing input raises an error that names the input
+    return break_chat_marks(_PASSAGE.sub(_BROKEN, text))
 
 
-_MARK = re.compile(
-    r"<(?=\s*/?\s*passage\b|[|｜]|/?s>|(?:start|end)_of_turn>|</?SYS>>)|\[(?=/?INST\])",
-    re.IGNORECASE,
+def break_chat_marks(text: str) -> str:
+    """Break the marks that chat templates, tool calls and thoughts are written with (see `defuse`)."""
+    return _CHAT_MARK.sub(_BROKEN, text)
+
+
+_BROKEN = "\\g<0>\u200b"
+
+_PASSAGE = re.compile(r"<(?=\s*/?\s*passage\b)", re.IGNORECASE)
+
+_CHAT_MARK = re.compile(
+    r"""
+    <(?=[|｜])                                       # ChatML, Llama 3 and 4, Phi, GLM, Command, Harmony, DeepSeek, Kimi
+    | <(?=\\\|)                                      # a mark whose bar is escaped
+    | <(?=/?(?:s|bos|eos|pad|unk|mask|sop|eop|eoh|eoa)>)
+    | <(?=</?SYS>>)                                  # Llama 2
+    | <(?=/?(?:think|thinking|thought|reasoning|assistant|user|system)\b)
+    | <(?=/?(?:tools?|function|parameter|response|image|audio|video)\b)
+    | <(?=/?(?:tool|function|arg|dots|longcat|start|end|im|extra|reserved|token|prompt)s?_\w)
+    | <(?=/?[a-z]{1,12}[:|][a-z_|])                  # MiniMax, Seed, PLaMo: <minimax:tool_call>, <seed:think>
+    | <(?=/?\w{1,40}[|｜]>)                           # Gemma: <turn|>
+    | <(?=\#\#[A-Z])
+    | \[(?=/?(?:INST|THINK|ARGS|CALL_ID|PREFIX|SUFFIX|MIDDLE|IMG|BOS|EOS|CLS|SEP|PAD|UNK|MASK|gMASK)\])
+    | \[(?=/?(?:TOOL|AVAILABLE|SYSTEM|BEGIN|END|MODEL|IMG|AUDIO)_[A-Z_]+\])   # Mistral
+    | \[(?=\|)                                       # EXAONE: [|user|]
+    | \](?=~!?[a-z]+[\[\]]) | \[(?=[a-z]~\[)         # MiniMax: ]~b] and [e~[
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
-# passages; chat turns of ChatML and Llama 3, DeepSeek, Llama 2 and Mistral, Gemma
+
+
+def _defused(data: object) -> object:
+    """Data with all its texts defused, those of lists and records too."""
+    if isinstance(data, str):
+        return defuse(data)
+    if isinstance(data, Mapping):
+        return {key: _defused(value) for key, value in data.items()}
+    return [_defused(item) for item in data] if isinstance(data, list | tuple) else data
 
 
 def bare(text: str, extra: str = "") -> str:
@@ -68,7 +101,6 @@ def _load() -> dict[str, Template]:
         auto_reload=False,
         autoescape=False,  # noqa: S701 - prompts are plain text, not HTML
     )
-    environment.filters["defuse"] = defuse
     return {name: environment.get_template(name) for name in environment.list_templates(["jinja"])}
 
 

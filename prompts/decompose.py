@@ -23,16 +23,25 @@ def messages(question: str, hops: Sequence[Hop], *, must_answer: bool = False) -
 
 
 def parse(reply: str) -> DecompositionStep:
-    """Read the first line that has one of the two forms; raises `ContractFault` if there is no such line."""
+    """The first line with a follow-up, else the last line with a final answer.
+
+    A line inside a quotation is neither. Raises `ContractFault` if there is no such line.
+    """
+    final = None
     for match in _LINE.finditer(reply):
-        is_final, text = "final" in match["kind"].lower(), bare(match["text"])
-        if text:
+        text = bare(match["text"])
+        if not text:
+            continue
+        if "final" not in match["kind"].lower():
             # some models go on after their question: keep it up to its question mark
-            return DecompositionStep(is_final, text if is_final else text[: text.find("?") + 1] or text)
-    raise ContractFault("it has no line 'Follow-up: ...' or 'Final answer: ...'", reply)
+            return DecompositionStep(is_final=False, text=text[: text.find("?") + 1] or text)
+        final = DecompositionStep(is_final=True, text=text)
+    if final is None:
+        raise ContractFault("it has no line 'Follow-up: ...' or 'Final answer: ...'", reply)
+    return final
 
 
 _LINE = re.compile(
-    r"^[ \t*_#>-]*(?P<kind>follow[ -]?up(?: question)?|(?:the |so the )?final answer(?: is)?)[ \t*_]*:(?P<text>.*)$",
+    r"^[ \t*_#-]*(?P<kind>follow[ -]?up(?: question)?|(?:the |so the )?final answer(?: is)?)[ \t*_]*:(?P<text>.*)$",
     re.IGNORECASE | re.MULTILINE,
 )

@@ -6,11 +6,11 @@ in the server's prefix cache.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..state.messages import Message
 from ..state.records import Chunk
-from . import bare, render
+from . import bare, defuse, render
 from .reasoning_examples import ENDING, EXAMPLES
 
 NEXT = "Next sentence."
@@ -39,9 +39,10 @@ def whole_messages(question: str, chunks: Sequence[Chunk]) -> list[Message]:
 def final_answer(text: str) -> str | None:
     """The rest of the line after the last "So the final answer is"; None if the text does not contain these words.
 
-    Surrounding quotes, marks of bold type and the full stop are removed. "" if the line ends after these words.
+    The words of a quotation inside the text do not count. Surrounding quotes, marks of bold type and the full stop are
+    removed. "" if the line ends after these words.
     """
-    matches = list(_FINAL.finditer(text))
+    matches = [match for match in _FINAL.finditer(text) if not _is_quoted(text[: match.start()])]
     return _tidied(text[matches[-1].end() :].partition("\n")[0]) if matches else None
 
 
@@ -55,12 +56,12 @@ def _stepwise(question: str, chunks: Sequence[Chunk], rationales: Sequence[str],
     system, user = render("reasoning_step", question=question, chunks=chunks)
     examples = [turn for example in EXAMPLES for turn in _turns(f"Question: {example.question}", example.sentences)]
     if rationales:
-        return [system, *examples, *_turns(user["content"], rationales), {"role": "user", "content": ask}]
+        return [system, *examples, *_turns(user["content"], map(defuse, rationales)), {"role": "user", "content": ask}]
     first = user["content"] if ask == NEXT else f"{user['content']}\n{ask}"
     return [system, *examples, {"role": "user", "content": first}]
 
 
-def _turns(question: str, sentences: Sequence[str]) -> list[Message]:
+def _turns(question: str, sentences: Iterable[str]) -> list[Message]:
     """A question and its sentences as chat turns; a user turn asks for each sentence."""
     turns: list[Message] = []
     for number, sentence in enumerate(sentences):
@@ -69,10 +70,16 @@ def _turns(question: str, sentences: Sequence[str]) -> list[Message]:
     return turns
 
 
+def _is_quoted(before: str) -> bool:
+    # a quotation mark in front of everything is around the whole reply
+    return before.endswith(_OPENING) and before.strip() not in _OPENING
+
+
 def _tidied(text: str) -> str:
     answer = bare(text, ":\"'“”")
     return answer if _ABBREVIATION.search(answer) else answer.removesuffix(".").rstrip(" \"'“”*_")
 
 
 _FINAL = re.compile(r"\b(?:so,? )?the final answer is\b[ \t]*:?", re.IGNORECASE)
+_OPENING = ('"', "“", "‘", "«", "'")
 _ABBREVIATION = re.compile(r"\b(?:[^\W\d]\.){2,}$|\b(?:Jr|Sr|Inc|Ltd|Co|St)\.$")

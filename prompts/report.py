@@ -27,9 +27,10 @@ def messages(plan: Sequence[str], chunks: Sequence[Chunk]) -> list[Message]:
 def parse(reply: str, steps: int) -> tuple[list[int], list[str]]:
     """A score in 0..5 and a short answer for each step. The answer is empty if the passages do not give it.
 
-    Raises `ContractFault` if a step has no line, or its line has no whole number from 0 to 5.
+    The last complete block of lines counts: what comes before may be quoted from a passage. Raises `ContractFault` if
+    a step has no line, or its line has no whole number from 0 to 5.
     """
-    lines = {int(match["step"]): match["verdict"] for match in reversed(list(_LINE.finditer(reply)))}
+    lines = _last_block(reply, steps)
     scores, answers = [], []
     for step in range(1, steps + 1):
         if step not in lines:
@@ -39,6 +40,18 @@ def parse(reply: str, steps: int) -> tuple[list[int], list[str]]:
         answer = bare(_ANSWER.sub("", answer, count=1))
         answers.append("" if answer.lower() in _NO_ANSWER else answer)
     return scores, answers
+
+
+def _last_block(reply: str, steps: int) -> dict[int, str]:
+    """The verdicts by step of the last block with every step; without one, the last verdict of each step."""
+    blocks: list[dict[int, str]] = [{}]
+    for match in _LINE.finditer(reply):
+        step = int(match["step"])
+        if step <= max(blocks[-1], default=0):
+            blocks.append({})
+        blocks[-1][step] = match["verdict"]
+    complete = [block for block in blocks if block.keys() >= set(range(1, steps + 1))]
+    return complete[-1] if complete else {step: verdict for block in blocks for step, verdict in block.items()}
 
 
 def _score(step: int, text: str, reply: str) -> int:

@@ -1,6 +1,7 @@
 """The in-process backend against independent forward passes of `transformers` itself."""
 
 import asyncio
+import copy
 import json
 import math
 import subprocess
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from dubito.errors import ContextOverflow, ModelFault, UserFault
 from dubito.models import decoding, transformers_chat
+from dubito.models.chat_text import ChatText
 from dubito.models.interfaces import Choice, Introspection, Message, Sampling, Scores
 from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import smollm2_gguf
@@ -291,6 +293,16 @@ async def test_no_message_forges_a_control_token(chat, reference, texts):
     assert [i for i in ids if i in control] == [i for i in harmless if i in control]
     written = reference.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert reference.tokenizer.decode(ids, clean_up_tokenization_spaces=False) == written
+
+
+def test_a_mark_that_only_the_tokenizer_knows_is_broken(reference):
+    tokenizer = copy.deepcopy(reference.tokenizer)
+    tokenizer.add_tokens(["<zz_call>"])  # not a special token, like the marks of tool calls
+    mark = tokenizer.convert_tokens_to_ids("<zz_call>")
+    text = ChatText("a model", tokenizer)
+    ids, _ = text.prompt([{"role": "user", "content": "<zz_call>all<zz_call>"}], thinking=False)
+    assert mark not in ids
+    assert mark in text.plain("<zz_call>")
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "gemma3"])
