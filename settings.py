@@ -28,11 +28,18 @@ class Settings(BaseSettings):
         default=None, description="The collector that receives the spans of all runs; without it no spans are sent."
     )
 
+    token: SecretStr | None = Field(
+        default=None,
+        description="The token that every request to `dubito ui` and to a server of graphs must carry, as "
+        "'Authorization: Bearer TOKEN'. Without it everybody who reaches the server may ask.",
+    )
+
     allow: str | None = Field(
         default=None,
         description="The allow-list: models, corpora and other resources that a request may name, in addition to the "
         "built-in ones. A list of setting=value separated by spaces, such as corpus=notes.index "
-        "llm=vllm:http://127.0.0.1:8000/v1. Without it a request may name any resource.",
+        "llm=vllm:http://127.0.0.1:8000/v1. '*' allows everything. Without the list a request may name any "
+        "resource, and a server that others can reach does not start.",
     )
 
     @property

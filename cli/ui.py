@@ -7,13 +7,13 @@ import socket
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UserFault
 from ..render.screen import help_lines
+from ..settings import settings
 
 if TYPE_CHECKING:
     from ..resources.allowlist import AllowList
@@ -59,8 +59,8 @@ def ui(
         bool,
         typer.Option(
             "--everybody-may-ask",
-            help="Allow a --host that others can reach: they may ask the models and read the corpora without a "
-            "password.",
+            help="Allow a --host that others can reach without a token in DUBITO_TOKEN: they may ask the models and "
+            "read the corpora.",
         ),
     ] = False,
 ) -> None:
@@ -71,20 +71,22 @@ def ui(
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise UserFault('dubito ui runs on starlette and uvicorn: run `pip install "dubito[ui]"`.')
-    if not everybody_may_ask and not _is_loopback(host):
-        raise UserFault(
-            f"On --host {host} others can reach the page, ask the models and read the corpora without a password: "
-            "add --everybody-may-ask to allow that."
-        )
     from ..ui.app import create_app  # noqa: PLC0415 - an extra
+    from ..ui.guard import is_loopback  # noqa: PLC0415 - an extra
     from ..ui.server import Server  # noqa: PLC0415 - an extra
     from .processes import interruptible  # noqa: PLC0415 - keeps `--help` quick
 
+    token = settings().token
+    if not everybody_may_ask and token is None and not is_loopback(host):
+        raise UserFault(
+            f"On --host {host} others can reach the page, ask the models and read the corpora without a password: "
+            "set a token in DUBITO_TOKEN, or add --everybody-may-ask to allow that."
+        )
     app = create_app(page_allow_list(corpus or [], llm, allow or []), host=host, at_once=at_once)
     with listener(host, port) as listening:
         address, chosen_port = listening.getsockname()[:2]
         name = f"[{address}]" if ":" in address else address
-        typer.echo(f"Ask on http://{name}:{chosen_port}/ (Ctrl-C ends it)")
+        typer.echo(f"Ask on http://{name}:{chosen_port}/{'' if token is None else '?token=TOKEN'} (Ctrl-C ends it)")
         sys.stdout.flush()
         with interruptible(), contextlib.suppress(KeyboardInterrupt):
             Server(app).run(sockets=[listening])
@@ -96,13 +98,6 @@ def page_allow_list(corpora: Sequence[str], llm: str | None, others: Iterable[st
 
     assignments = [*(f"corpus={corpus}" for corpus in corpora), *([f"llm={llm}"] if llm else []), *others]
     return allow_list(assignments, "--allow", "have it added by --allow {name}={value} when dubito ui is started")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def listener(host: str, port: int) -> socket.socket:

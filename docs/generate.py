@@ -64,7 +64,12 @@ def langgraph_json(graphs: dict[str, Graph]) -> str:
         for name, form in vars(module).items():
             if isinstance(form, CompiledStateGraph):
                 entries[form.name] = _entry(f"{module.__name__}:{name}", description, name)
-    written = {"dependencies": ["."], "graphs": dict(sorted(entries.items())), "env": ".env"}
+    written = {
+        "dependencies": ["."],
+        "graphs": dict(sorted(entries.items())),
+        "http": {"app": "dubito.ui.door:app"},
+        "env": ".env",
+    }
     return json.dumps(written, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -58,8 +58,8 @@ class AllowList:
 
 
 async def check_allowed(context: BaseContext) -> None:
-    """Raise `Forbidden` for a resource that DUBITO_ALLOW does not name. If it is not set, everything is allowed."""
-    if settings().allow is not None:
+    """Raise `Forbidden` for a resource that DUBITO_ALLOW does not name. Not set, or '*', everything is allowed."""
+    if settings().allow not in {None, "*"}:
         (await asyncio.to_thread(process_allow_list)).check(context)  # in a thread: it looks for the corpora on disk
 
 

@@ -29,7 +29,7 @@ from ..render import trace_page
 from ..resources.allowlist import AllowList, Forbidden
 from ..traces.recording import assembled
 from .form import form_of
-from .guard import Guard
+from .guard import Guard, TokenCheck
 from .request import Request
 from .templates import render
 
@@ -108,7 +108,7 @@ def create_app(
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, host=host)],
+        middleware=[Middleware(Guard, host=host), Middleware(TokenCheck)],
         exception_handlers={ClientDisconnect: lambda request, fault: Response()},
     )
     app.state.end_runs = page.end_runs

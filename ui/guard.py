@@ -1,11 +1,22 @@
 """Refuses requests that do not come from the page itself."""
 
+import re
+import secrets
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
+from pydantic import SecretStr
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..settings import settings
+
+COOKIE = "dubito_token"
+
+NO_TOKEN = "Send the token of this server as 'Authorization: Bearer TOKEN', or open its page as /?token=TOKEN."  # noqa: S105
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?", re.IGNORECASE)
 
 POLICY = "; ".join(
     (
@@ -28,6 +39,54 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+class TokenCheck:
+    """Refuses requests without the token of DUBITO_TOKEN, if it is set.
+
+    Programs send it as `Authorization: Bearer TOKEN`. A browser opens `/?token=TOKEN` once and then has it as a cookie.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """app: what is behind the check."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request, or refuse it."""
+        token = settings().token
+        if scope["type"] not in {"http", "websocket"} or token is None or self._is_open(scope):
+            return await self._app(scope, receive, send)
+        request = HTTPConnection(scope)
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _same(given.strip(), token):
+            return await self._app(scope, receive, send)
+        if _same(request.cookies.get(COOKIE, ""), token):
+            return await self._app(scope, receive, send)
+        responder: Response = JSONResponse({"error": NO_TOKEN}, status_code=401, headers={"WWW-Authenticate": "Bearer"})
+        if scope["path"] == "/" and _same(request.query_params.get("token", ""), token):
+            # the token leaves the address bar, and with it the browser's history
+            responder = RedirectResponse("/", status_code=303)
+            secure = scope.get("scheme") == "https"
+            responder.set_cookie(COOKIE, token.get_secret_value(), httponly=True, samesite="strict", secure=secure)
+        await responder(scope, receive, send)
+        return None
+
+    @staticmethod
+    def _is_open(scope: Scope) -> bool:
+        """Is it a health check, or a browser's question which headers it may send?"""
+        return scope["path"] == "/ok" or scope.get("method") == "OPTIONS"
+
+
+def _same(given: str, token: SecretStr) -> bool:
+    return secrets.compare_digest(given.encode(), token.get_secret_value().encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach that address?"""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Guard:
@@ -55,14 +114,18 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        listens_on = (scope.get("server") or (None, None))[1]
+        refusal = self._refusal(scope["method"], Headers(scope=scope), listens_on)
         responder = JSONResponse({"error": refusal}, status_code=403) if refusal else self._app
         await responder(scope, receive, send_with_headers)
 
-    def _refusal(self, method: str, headers: Headers) -> str:
+    def _refusal(self, method: str, headers: Headers, listens_on: int | None) -> str:
         host = headers.get("host", "")
-        if not self._is_ours(host):
-            return f"This page is not served as '{host}': open it by its numeric address, or as localhost."
+        if not self._is_ours(host, listens_on):
+            return (
+                f"This page is not served as '{host}': open it by its numeric address, or as localhost, with the port "
+                f"{listens_on}."
+            )
         if method in {"GET", "HEAD"}:
             return ""
         origin = headers.get("origin")
@@ -72,11 +135,17 @@ class Guard:
             return "The question comes from another page: ask it on this one."
         return ""
 
-    def _is_ours(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            if name not in self._names:
-                ip_address(name)
-        except ValueError:
+    def _is_ours(self, host: str, listens_on: int | None) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None or int(match["port"] or 80) != listens_on:
             return False
-        return True
+        name = match["name"].strip("[]").lower()
+        return name in self._names or _is_numeric(name)
+
+
+def _is_numeric(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

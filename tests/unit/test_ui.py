@@ -263,7 +263,7 @@ def test_a_host_that_others_reach_must_be_meant(host):
     done = CliRunner().invoke(app, ["ui", "--host", host, "--port", "0"])
     assert done.exit_code == 2
     assert f"On --host {host} others can reach the page" in done.stderr
-    assert "without a password: add --everybody-may-ask to allow that." in done.stderr
+    assert "set a token in DUBITO_TOKEN, or add --everybody-may-ask to allow that." in done.stderr
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path):

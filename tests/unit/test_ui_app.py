@@ -14,6 +14,7 @@ import pytest
 from dubito.cli.ui import page_allow_list
 from dubito.errors import ModelFault
 from dubito.resources.resources import Resources
+from dubito.settings import settings
 from dubito.tests.recorded import RUNS, parsed
 from dubito.tests.scripted import Believer, ScriptedChat, ScriptedJudge, ScriptedRetriever
 from dubito.traces.recording import assembled
@@ -213,15 +214,16 @@ def test_posts_of_the_page_itself_are_not(page):
     ("host", "status"),
     [
         ("127.0.0.1:8700", 200),
-        ("127.0.0.1", 200),
-        ("localhost:9000", 200),
         ("[::1]:8700", 200),
-        ("LOCALHOST", 200),
+        ("LOCALHOST:8700", 200),
+        ("127.0.0.1", 403),
+        ("localhost:9000", 403),
+        ("evil.example@localhost:8700", 403),
+        ("localhost:8700@evil.example", 403),
         ("evil.example", 403),
         ("evil.example:8700", 403),
         ("127.0.0.1.evil.example", 403),
         ("localhost.evil.example", 403),
-        ("127.0.0.1:8700@evil.example", 403),
         ("", 403),
         ("[", 403),
     ],
@@ -230,6 +232,36 @@ def test_only_an_address_in_numbers_and_localhost_are_names_of_the_page(page, ho
     assert page.get("/", headers={"host": host}).status_code == status
     assert page.get("/form/df_rag", headers={"host": host}).status_code == status
     assert page.post("/ask", json=body(), headers={"host": host}).status_code == status
+
+
+@pytest.fixture
+def with_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    monkeypatch.setenv("DUBITO_TOKEN", "open sesame")
+    settings.cache_clear()
+    with client(app_over(chat())) as opened:
+        yield opened
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer open", "Basic open sesame", "Bearer open sesame2"])
+def test_without_the_token_nothing_is_answered(with_token, given):
+    for reply in (
+        with_token.get("/", headers={"authorization": given}),
+        with_token.post("/ask", json=body(), headers={"authorization": given}),
+        with_token.get("/?token=wrong"),
+    ):
+        assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer")
+        assert "Send the token" in reply.json()["error"]
+
+
+def test_a_program_sends_the_token_and_a_browser_keeps_it(with_token):
+    assert with_token.post("/ask", json=body(), headers={"authorization": "Bearer open sesame"}).status_code == 200
+    opened = with_token.get("/?token=open+sesame", follow_redirects=False)
+    assert (opened.status_code, opened.headers["location"]) == (303, "/")
+    assert "HttpOnly" in opened.headers["set-cookie"]
+    assert "SameSite=strict" in opened.headers["set-cookie"]
+    assert with_token.get("/").status_code == 200
+    assert with_token.post("/ask", json=body()).status_code == 200
 
 
 def test_the_name_it_listens_on_is_the_pages_too():
@@ -288,7 +320,7 @@ async def test_questions_at_once_do_not_mix():
     llm = ScriptedChat(reply=lambda system, user: f"answer to {user.rpartition('ABOUT ')[2].split()[0]}", seconds=0.05)
     app = app_over(llm, at_once=3)
     transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as page:
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8700") as page:
         asked = [body(f"ABOUT {name} ?", settings={"k": str(k)}) for name, k in (("a", 1), ("b", 2), ("c", 3))]
         answers = await asyncio.gather(*(page.post("/ask", json=one) for one in asked))
     for answer, name, k in zip(answers, "abc", (1, 2, 3), strict=True):
@@ -315,6 +347,7 @@ class Visit:
             "query_string": b"",
             "http_version": "1.1",
             "scheme": "http",
+            "server": ("127.0.0.1", 80),
         }
         self.task = asyncio.create_task(self._visit(app, scope))
 

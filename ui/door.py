@@ -1,0 +1,31 @@
+"""The door of a server of graphs, `langgraph dev` or `langgraph up`: who may ask, checked before anything else.
+
+`langgraph.json` names `app`. A server that others can reach does not start without an allow-list.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+from ..errors import UserFault
+from ..settings import settings
+from .guard import TokenCheck, is_loopback
+
+
+@asynccontextmanager
+async def _safe_start(_: Starlette) -> AsyncIterator[None]:
+    # `langgraph dev` says here where it listens; a container listens on every address
+    host = urlsplit(os.environ.get("LANGGRAPH_API_URL", "")).hostname or "every address"
+    if settings().allow is None and not is_loopback(host):
+        raise UserFault(
+            f"This server listens on {host}, where others may reach it, and may be asked for any file and any server: "
+            "name the resources that they may use in DUBITO_ALLOW, or set DUBITO_ALLOW='*' to allow everything."
+        )
+    yield
+
+
+app = Starlette(lifespan=_safe_start, middleware=[Middleware(TokenCheck)])
