@@ -12,7 +12,7 @@ from ..graphs.context_from_text import context_for
 from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names, takes_answers
 from ..render.screen import console, help_lines, print_json
 from . import completion
-from .options import AsJson, Chunker, Corpus, Encoder, K, Llm, Preset
+from .options import Answers, AsJson, Assignments, Chunker, Corpus, Encoder, K, Llm, Otlp, Preset
 
 EXAMPLES = help_lines(
     "Examples",
@@ -44,27 +44,13 @@ def ask(
     chunker: Chunker = None,
     preset: Preset = None,
     k: K = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Any other setting of the graph, repeatable; an unknown name lists all settings.",
-            autocompletion=completion.settings,
-        ),
-    ] = None,
-    answers: Annotated[
-        list[str] | None,
-        typer.Option("--answer", metavar="TEXT", help="A right answer, if the graph measures against it; repeatable."),
-    ] = None,
+    assignments: Assignments = None,
+    answers: Answers = None,
     trace: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write every step and model call to this .jsonl file during the run."),
     ] = None,
-    otlp: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Send the run's spans to an OpenTelemetry collector, such as Phoenix."),
-    ] = None,
+    otlp: Otlp = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a question and watch the steps of the answer."""

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from .. import evals
 from ..render.screen import help_lines
 from .exits import MEANINGS
-from .options import AsJson, Chunker, Corpus, Encoder, K, Llm, Preset
+from .options import AsJson, Assignments, AtOnce, Chunker, Corpus, Encoder, K, Llm, Preset
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -36,17 +36,12 @@ def _common(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The calibration file.  [default: TECHNIQUE.calibration.json]")
     ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, repeatable; a wrong name lists them."),
-    ] = None,
+    assignments: Assignments = None,
     right: Annotated[
         str, typer.Option(metavar="RULE", help="When an answer is right: f1:T (F1 at least T) or exact.")
     ] = "f1:0.5",
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the file's first N questions.")] = None,
-    at_once: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1024, help="Questions at a time; a killed run loses only these.")
-    ] = 4,
+    at_once: AtOnce = 4,
     as_json: AsJson = False,
 ) -> None:
     """The options of every technique."""

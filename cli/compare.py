@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..render.screen import help_lines
-from .options import AnswerStandard, AsJson
+from .options import AnswerStandard, AsJson, RunFolder
 
 EXAMPLES = help_lines(
     "Examples",
@@ -17,7 +17,7 @@ EXAMPLES = help_lines(
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of dubito eval.")],
+    first: RunFolder,
     second: Annotated[Path, typer.Argument(metavar="RUN", help="Another run, with systems of the same names.")],
     *,
     standard: AnswerStandard = "squad",

@@ -20,7 +20,8 @@ def graphs(incomplete: str) -> list[str]:
 
 def settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The completions of a setting, each with the setting's title: `name=`, and `name=word` for its known values."""
-    name = ctx.params.get("graph") or DEFAULT_GRAPH
+    own = ctx.info_name if ctx.info_name in graph_names() else DEFAULT_GRAPH
+    name = ctx.params.get("graph") or own  # `seper` and `calibrate seakr` are named like their graphs
     if name not in graph_names():
         return []
     context = context_type(graph_named(name))

@@ -8,6 +8,7 @@ import typer
 
 from ..render.sanitize import one_line
 from ..render.screen import console, help_lines, print_json, show
+from .options import AsJson
 
 EXAMPLES = help_lines(
     "Examples",
@@ -28,7 +29,7 @@ def doctor(
     encoder: Annotated[
         str | None, typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="Also test this encoder with one text.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check the installation: installed extras, weights, GPU, cache folder and models.
 

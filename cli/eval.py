@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from ..errors import UserFault, either
 from ..graphs.registry import graph_names
 from ..render.screen import help_lines
 from . import completion
-from .options import AnswerStandard, AsJson, Chunker, Encoder, K, Llm, Preset
+from .options import AnswerStandard, AsJson, AtOnce, BadRecord, Chunker, Encoder, K, Llm, Otlp, Preset
 
 EXAMPLES = help_lines(
     "Examples",
@@ -75,9 +75,7 @@ def evaluate(
         bool, typer.Option("--retry-failed", help="With --resume: ask failed questions again.")
     ] = False,
     standard: AnswerStandard = "squad",
-    at_once: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1024, help="Questions at a time; a killed run loses only these.")
-    ] = 4,
+    at_once: AtOnce = 4,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Ask on a Ray cluster: auto, local, or ray://HOST:PORT.")
     ] = None,
@@ -89,14 +87,9 @@ def evaluate(
         typer.Option(metavar="URL", help="A server of the chat model, repeatable: each question goes to one of them."),
     ] = None,
     traces: Annotated[bool, typer.Option(help="Keep each question's trace.")] = True,
-    otlp: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Also send spans to an OpenTelemetry collector, such as Phoenix."),
-    ] = None,
+    otlp: Otlp = None,
     memory: Annotated[bool, typer.Option(help="Cache model calls, so that systems share equal calls.")] = True,
-    on_bad_record: Annotated[
-        Literal["refuse", "skip"], typer.Option(help="Refuse a dataset with broken records, or skip these records.")
-    ] = "refuse",
+    on_bad_record: BadRecord = "refuse",
     as_json: AsJson = False,
 ) -> None:
     """Ask several graphs, or one graph with several settings, the same questions, and compare their answers.

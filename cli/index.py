@@ -1,6 +1,5 @@
 """`dubito index`: split a corpus into chunks and embed them once, into a folder that `dubito ask --corpus` opens."""
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ import typer
 
 from ..errors import UserFault
 from ..render.screen import help_lines
+from .options import AsJson, BadRecord
 
 EXAMPLES = help_lines(
     "Examples",
@@ -19,13 +19,6 @@ EXAMPLES = help_lines(
     "dubito index new.jsonl --add-to corpus.index --graph-neighbours 10",
     'dubito ask "..." --corpus corpus.index',
 )
-
-
-class OnBadRecord(StrEnum):
-    """What to do with broken records."""
-
-    refuse = "refuse"
-    skip = "skip"
 
 
 def index(
@@ -69,13 +62,9 @@ def index(
             help="The encoder of the corpus graph: as --encoder (its default), or colbert:DIR for late interaction.",
         ),
     ] = None,
-    on_bad_record: Annotated[
-        OnBadRecord, typer.Option(help="A broken record: refuse the corpus, or skip the record.")
-    ] = OnBadRecord.refuse,
+    on_bad_record: BadRecord = "refuse",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing index.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, also for an error, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Index a corpus once, so that later questions start at once."""
     from ..retrieval.index_files import read_index_manifest  # noqa: PLC0415 - keeps `--help` quick
@@ -88,7 +77,7 @@ def index(
                 "and the --graph options out."
             )
         work = partial(
-            indexing.fill_collection, corpus, out, encoder or "embedded", chunker or "words:100", on_bad_record.value
+            indexing.fill_collection, corpus, out, encoder or "embedded", chunker or "words:100", on_bad_record
         )
         indexing.run(work, as_json=as_json)
         return
@@ -107,7 +96,7 @@ def index(
     indexing.check_target(target, force=force or add_to is not None)
     work = partial(
         indexing.build_index,
-        *(corpus, target, encoder, chunker or "words:100", on_bad_record.value),
+        *(corpus, target, encoder, chunker or "words:100", on_bad_record),
         extends=add_to is not None,
         graph_neighbours=graph_neighbours,
         graph_encoder=graph_encoder or encoder,

@@ -1,8 +1,11 @@
-"""Options of several commands: settings of most graphs."""
+"""Options of several commands."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from . import completion
 
 Corpus = Annotated[
     str | None,
@@ -22,6 +25,28 @@ Encoder = Annotated[
 Chunker = Annotated[str | None, typer.Option(metavar="NAME", help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX.")]
 Preset = Annotated[str | None, typer.Option(metavar="NAME", help="embedded (small installed models) or paper.")]
 K = Annotated[str | None, typer.Option("--k", "-k", metavar="N", help="The number of chunks to answer from.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other setting of the graph, repeatable; an unknown name lists all settings.",
+        autocompletion=completion.settings,
+    ),
+]
+Answers = Annotated[
+    list[str] | None, typer.Option("--answer", metavar="TEXT", help="A right answer to the question; repeatable.")
+]
+AtOnce = Annotated[
+    int, typer.Option(metavar="N", min=1, max=1024, help="Questions at a time; a killed run loses only these.")
+]
+BadRecord = Annotated[
+    Literal["refuse", "skip"], typer.Option(help="Refuse a file with broken records, or skip these records.")
+]
+Otlp = Annotated[
+    str | None, typer.Option(metavar="URL", help="Send spans to an OpenTelemetry collector, such as Phoenix.")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of dubito eval.")]
 AnswerStandard = Annotated[
     Literal["squad", "longbench"], typer.Option(help="How F1 counts answers that normalising leaves empty.")
 ]

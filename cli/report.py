@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..render.screen import help_lines
-from .options import AnswerStandard, AsJson
+from .options import AnswerStandard, AsJson, RunFolder
 
 EXAMPLES = help_lines(
     "Examples",
@@ -19,7 +19,7 @@ EXAMPLES = help_lines(
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of dubito eval.")],
+    run: RunFolder,
     *,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Path of the page.  [default: RUN/report.html]")

@@ -15,7 +15,7 @@ from ..errors import UserFault
 from ..presenters.blocks import Block, Cell, Row, Table, Words, num
 from ..presenters.words import shortened
 from ..render.screen import console, help_lines, print_json
-from .options import AsJson
+from .options import Answers, AsJson, Assignments, Preset
 
 if TYPE_CHECKING:
     from ..evals.seper_steps import StepScore
@@ -48,10 +48,7 @@ KIND_WORDS = {
 def seper(
     recorded: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace that dubito ask --trace wrote.")],
     *,
-    answers: Annotated[
-        list[str] | None,
-        typer.Option("--answer", metavar="TEXT", help="A right answer to the question of the run; repeatable."),
-    ] = None,
+    answers: Answers = None,
     llm: Annotated[
         str | None,
         typer.Option(metavar="NAME", envvar="DUBITO_LLM", help="The chat model to measure; default: the run's own."),
@@ -59,13 +56,8 @@ def seper(
     judge: Annotated[
         str | None, typer.Option(metavar="NAME", help="nli:DIR, llm, embedded or similarity:T; it compares answers.")
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="embedded (small models in packages) or paper.")
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the graph seper, such as samples=20."),
-    ] = None,
+    preset: Preset = None,
+    assignments: Assignments = None,
     chunks: Annotated[bool, typer.Option("--chunks", help="Measure each chunk alone too.")] = False,
     compress: Annotated[
         float | None,
