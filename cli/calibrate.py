@@ -78,10 +78,12 @@ def _calibrate() -> None:
 
 def _command(technique: str) -> Any:  # noqa: ANN401 - a click command
     from ..evals.calibration import calibrator_of  # noqa: PLC0415 - heavy imports
-    from .calibrating import run_calibration, settings_fields  # noqa: PLC0415
+    from ..graphs.registry import context_type  # noqa: PLC0415
+    from .calibrating import run_calibration  # noqa: PLC0415
 
     calibrator = calibrator_of(technique)
-    settings = [name for name in SETTINGS if name in settings_fields(calibrator)]
+    fields = context_type(calibrator.compiled()).model_fields
+    settings = [name for name in SETTINGS if name in fields]
     own = calibrator.options.model_fields
 
     def verb(**given: Any) -> None:  # noqa: ANN401

@@ -25,6 +25,7 @@ from ..evals.store import Outcome, Store
 from ..graphs.context_from_text import context_for, sentence_of
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter
+from ..nodes.prepare import open_resources
 from ..presenters.words import counted
 from ..render.sanitize import one_line
 from ..render.screen import console, print_json
@@ -35,13 +36,6 @@ from ..state.context import BaseContext
 from .ask_many import ask_unfinished, progress, show_failures
 
 AnyCalibrator = Calibrator[Any, Any]
-
-
-def settings_fields(calibrator: type[AnyCalibrator]) -> Mapping[str, Any]:
-    """The fields of the technique's context."""
-    schema = calibrator.compiled(calibrator.graph, None).builder.context_schema
-    fields: Mapping[str, Any] = schema.model_fields  # type: ignore[union-attr]
-    return fields
 
 
 def run_calibration(
@@ -64,7 +58,7 @@ def run_calibration(
         given = calibrator.options(**{name: value for name, value in own.items() if value is not None})
     except ValidationError as fault:
         raise UserFault(sentence_of(fault, calibrator.options.model_fields)) from fault
-    context = context_for(calibrator.compiled(calibrator.graph, None), options, assignments or [])
+    context = context_for(calibrator.compiled(), options, assignments or [])
     calibration = calibrator(context, given)
     gold_questions = load_dataset(questions).questions[:limit]
     target = (out or Path(f"{technique}.calibration.json")).expanduser()
@@ -119,8 +113,9 @@ class Asking:
     quiet: bool
     failed: list[Outcome] = field(default_factory=list)
 
-    def ask_all(self, graph: str, context: BaseContext) -> Outputs:
+    def ask_all(self, context: BaseContext) -> Outputs:
         """The outputs of all questions; `DubitoError` if all failed."""
+        graph = self.calibrator.graph
         system = _key(graph, context)
         settings = context.model_dump(mode="json")
         texts = [question.question for question in self.questions]
@@ -149,10 +144,10 @@ class Asking:
 
             async def open_models() -> None:
                 current_meter.set(Meter(on_progress=bar.prepare))
-                await self.calibrator.open(resources)
+                await open_resources(self.calibrator.context, resources)
 
             run_in_background(open_models())
-            asker = Asker(resources, traces=False, graph_of=self.calibrator.compiled)
+            asker = Asker(resources, traces=False, graph_of=lambda _, opened: self.calibrator.compiled(opened))
             ask_unfinished(tasks, asker, self.store, bar, at_once=self.at_once, retry_failed=True)
 
 

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UserFault, either
+from ..errors import either
 from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names
 from ..render.screen import help_lines
+from ..traces.files import writing
 from . import completion
 
 EXAMPLES = help_lines("Examples", "dubito draw vanilla_rag", "dubito draw vanilla_rag --out vanilla_rag.mmd")
@@ -28,9 +29,7 @@ def draw(
     if out is None:
         typer.echo(drawn, nl=False)
         return
-    try:
+    with writing(out, "drawing"):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(drawn, encoding="utf-8")
-    except OSError as fault:
-        raise UserFault(f"The drawing cannot be written to '{out}' ({fault.strerror}): give another path.") from fault
     typer.echo(f"Wrote {out}.")

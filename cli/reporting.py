@@ -23,7 +23,8 @@ from ..presenters.words import counted, megabytes
 from ..render.sanitize import one_line
 from ..render.screen import console, print_json
 from ..render.terminal import show_blocks
-from ..traces.writer import jsonable
+from ..traces.files import writing
+from ..traces.writer import BEGINNING, jsonable
 
 SHOWN = ("f1", "exact_match", "accuracy", "recall@5", "delta_seper")
 """The metrics on the terminal, beside the metric that was chosen."""
@@ -129,12 +130,8 @@ def save_trace(folder: Path, system: str, question: str, path: Path, *, as_json:
             "with --no-traces."
         )
     path = path.expanduser()
-    try:
-        if path.is_file() and not path.read_bytes().startswith(b'{"type": "run"') and path.stat().st_size:
-            raise UserFault(f"'{path}' exists and is not a trace: give another name.")
+    with writing(path, "trace", BEGINNING):
         path.write_bytes(trace)
-    except OSError as fault:
-        raise UserFault(f"The trace cannot be written to '{path}' ({fault.strerror}): give another path.") from fault
     if as_json:
         print_json({"trace": str(path), "bytes": len(trace)})
         return

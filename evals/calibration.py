@@ -18,7 +18,6 @@ from pydantic import BaseModel
 
 from ..errors import UserFault
 from ..graphs.registry import graph_named
-from ..nodes.prepare import open_resources
 from ..presenters.blocks import Block
 from ..resources.resources import Resources
 from ..state.calibration import Calibration
@@ -36,8 +35,8 @@ O = TypeVar("O", bound=BaseModel)  # noqa: E741 - the options
 Outputs = Sequence[Mapping[str, Any] | None]
 """The output of each question, None if it failed."""
 
-AskAll = Callable[[str, BaseContext], Outputs]
-"""Asks a graph all questions with a context; outputs of an earlier run are not asked again."""
+AskAll = Callable[[BaseContext], Outputs]
+"""Asks the technique's graph all questions with a context; outputs of an earlier run are not asked again."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,9 @@ class CalibrationRequest:
     out: Path
     ask_all: AskAll
 
-    def judged(self, graph: str, context: BaseContext) -> list[tuple[Mapping[str, Any], bool] | None]:
+    def judged(self, context: BaseContext) -> list[tuple[Mapping[str, Any], bool] | None]:
         """The output of each question, and whether its answer is right; None if the question failed."""
-        outputs = self.ask_all(graph, context)
+        outputs = self.ask_all(context)
         return [
             None if output is None else (output, self.is_right(output["answer"], question.answers))
             for output, question in zip(outputs, self.questions, strict=True)
@@ -76,7 +75,7 @@ class CalibrationReport:
 class Calibrator(ABC, Generic[C, O]):
     """How the threshold of a technique is found. The docstring of a subclass is its help on the command line.
 
-    graph: the graph whose context the settings make; options: the calibration's own options; examples: commands.
+    graph: the name of the graph that is asked; options: the calibration's own options; examples: commands.
     """
 
     graph: ClassVar[str]
@@ -88,14 +87,10 @@ class Calibrator(ABC, Generic[C, O]):
         self.context = context
         self.given = given
 
-    @staticmethod
-    def compiled(name: str, resources: Resources | None) -> Graph:
-        """The graph of a name that `calibrate` asks."""
-        return graph_named(name, resources)
-
-    async def open(self, resources: Resources) -> None:
-        """Open all that the questions need; `UserFault` for an unknown model or corpus."""
-        await open_resources(self.context, resources)
+    @classmethod
+    def compiled(cls, resources: Resources | None = None) -> Graph:
+        """The graph that `calibrate` asks."""
+        return graph_named(cls.graph, resources)
 
     @abstractmethod
     def calibrate(self, request: CalibrationRequest) -> CalibrationReport:

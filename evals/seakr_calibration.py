@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -11,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import UserFault
 from ..graphs.context_from_text import context_for
-from ..graphs.registry import graph_named
 from ..presenters.blocks import Block, Cell, Row, Table, Words, num
 from ..presenters.words import counted
 from ..state.calibration import Calibration, identity, settings_of
 from ..state.seakr import SeaKRContext
 from .calibration import CalibrationReport, CalibrationRequest, Calibrator, Separation, best_threshold
+from .reports.drawing import can_draw, panels
 
 DEPENDS_ON = (
     "estimator",
@@ -158,7 +157,7 @@ class SeaKRCalibrator(Calibrator[SeaKRContext, SeaKROptions]):
             separation = _unaided_answers(variant, request).separation
             return {"δ": separation.threshold, "AUROC": separation.auroc, "decides right": separation.accuracy}
         whole = variant.model_copy(update={"retrieval_threshold": str(calibration.threshold)})
-        right = [judged[1] for judged in request.judged(self.graph, whole) if judged is not None]
+        right = [judged[1] for judged in request.judged(whole) if judged is not None]
         return {"answered right": sum(right) / len(right)}
 
 
@@ -171,7 +170,7 @@ def _unaided_answers(context: SeaKRContext, request: CalibrationRequest) -> Unai
     Raises `UserFault` if no uncertainty is known, and if all answers are right or all are wrong.
     """
     settings = {"max_docs": 0, "retrieval_threshold": "0", "calibration": "", "reasoning": "rationales"}
-    answered = request.judged(SeaKRCalibrator.graph, context.model_copy(update=settings))
+    answered = request.judged(context.model_copy(update=settings))
     known = [
         (float(judged[0]["uncertainty"]["value"]), not judged[1])
         for judged in answered
@@ -219,7 +218,7 @@ def varied(context: SeaKRContext, name: str, value: str) -> SeaKRContext:
         raise UserFault(f"There is no sweep over '{name}': use {SNIPPETS}, {', '.join(depends_on(context))}.")
     values = {key: str(setting) for key, setting in context.model_dump(mode="json").items()}
     settings = [f"{key}={one}" for key, one in {**values, name: value}.items()]
-    return cast("SeaKRContext", context_for(graph_named(SeaKRCalibrator.graph), {}, settings))
+    return cast("SeaKRContext", context_for(SeaKRCalibrator.compiled(), {}, settings))
 
 
 def _blocks(found: SeaKRCalibration, swept: Sequence[SweptValue]) -> list[Block]:
@@ -247,7 +246,7 @@ def _blocks(found: SeaKRCalibration, swept: Sequence[SweptValue]) -> list[Block]
 
 def check_plot(path: Path) -> None:
     """Refuse a plot that cannot be drawn, before anything is computed."""
-    if find_spec("matplotlib") is None:
+    if not can_draw():
         raise UserFault('A plot needs one more package: pip install "dubito[plots]".')
     if path.suffix.lower() not in {".png", ".svg", ".pdf"} or not path.absolute().parent.is_dir():
         raise UserFault(f"'{path}' cannot be a plot: name a .png, .svg or .pdf file in an existing folder.")
@@ -255,14 +254,8 @@ def check_plot(path: Path) -> None:
 
 def draw(path: Path, found: Unaided, calibration: SeaKRCalibration, swept: Sequence[SweptValue]) -> None:
     """Draw the distributions of U, the share of wrong answers by U, and a panel for each swept setting."""
-    import matplotlib  # noqa: PLC0415 - an extra
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     names = list(dict.fromkeys(tried.name for tried in swept))
-    figure, axes = plt.subplots(1, 2 + len(names), figsize=(5 * (2 + len(names)), 4), squeeze=False)
-    distribution, shares, *others = axes[0]
+    figure, (distribution, shares, *others) = panels(2 + len(names), 5, 4)
     by_truth = [
         [u for u, w in zip(found.values, found.wrong, strict=True) if w is is_wrong] for is_wrong in (False, True)
     ]
@@ -284,6 +277,4 @@ def draw(path: Path, found: Unaided, calibration: SeaKRCalibration, swept: Seque
             color="#7a6fac",
         )
         axis.set(title=f"{figure_of} by {name}", xlabel=name, ylabel=figure_of, ylim=(0, 1))
-    figure.tight_layout()
     figure.savefig(path, dpi=110)
-    plt.close(figure)

@@ -1,4 +1,4 @@
-"""The conformal threshold of SUNAR's answer consistency.
+"""The conformal threshold of SUNAR's answer consistency, found on one part of the questions and tried on the other.
 
 The graph `consistent_sunar` is SUNAR with one more step:
 
@@ -7,11 +7,15 @@ begin ─> sunar ─> measure_consistency
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
+import numpy as np
 from langgraph.graph import END
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from ..errors import UserFault
 from ..graphs import sunar
 from ..graphs.wiring import Machine
 from ..nodes.consistency import measure_consistency
@@ -22,12 +26,14 @@ from ..resources.resources import Resources
 from ..state.calibration import Calibration, identity, settings_of
 from ..state.flow import Question
 from ..state.sunar import SunarContext, SunarOutput, SunarState
-from ..uncertainty import conformal_threshold
+from ..uncertainty import conformal_threshold, coverage
+from ..uncertainty.conformal import ROUNDING
 from .calibration import CalibrationReport, CalibrationRequest, Calibrator
-from .conformal import PartCounts, ScoredAnswer, conformal_figures, fewest_right, split
 
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
+
+T = TypeVar("T")
 
 GRAPH = "consistent_sunar"
 
@@ -62,6 +68,26 @@ def build(
     graph.add_steps(measure_consistency)
     graph.add_path("begin", "sunar", "measure_consistency", END)
     return graph
+
+
+class PartCounts(BaseModel):
+    """The answers of one part of the questions: right and wrong ones, and how many of each are kept."""
+
+    model_config = ConfigDict(frozen=True)
+
+    questions: int
+    failed: int
+    right: int
+    wrong: int
+    kept_right: int
+    kept_wrong: int
+
+
+class ScoredAnswer(NamedTuple):
+    """An answer's score, in [0, 1], and whether the answer is right."""
+
+    score: float
+    right: bool
 
 
 class SunarCalibration(Calibration):
@@ -113,33 +139,27 @@ class SunarCalibrator(Calibrator[ConsistentContext, SunarOptions]):
         conformal_threshold([], given.alpha)
         check_corpus(context.corpus)
 
-    @staticmethod
-    def compiled(name: str, resources: Resources | None) -> Graph:
+    @classmethod
+    def compiled(cls, resources: Resources | None = None) -> Graph:
         """SUNAR with its answer's consistency."""
-        return build(resources).compile(name=name)
+        return build(resources).compile(name=GRAPH)
 
     def calibrate(self, request: CalibrationRequest) -> CalibrationReport:
         """Find the threshold of the consistency on one part of the questions, and try it on the other part."""
         answers = [
             None if judged is None else ScoredAnswer(judged[0]["consistency"], judged[1])
-            for judged in request.judged(GRAPH, self.context)
+            for judged in request.judged(self.context)
         ]
         given = self.given
-        calibration, held_back = split(len(answers), given.holdout, given.seed)
-        figures = conformal_figures([answers[i] for i in calibration], [answers[i] for i in held_back], given.alpha)
+        calibration, held_back = split(answers, given.holdout, given.seed)
         found = SunarCalibration(
             technique="sunar",
             model=identity(self.context.llm),
             settings=settings_of(self.context),
             alpha=given.alpha,
             right=request.right,
-            made_with={
-                **request.made_with,
-                "corpus": self.context.corpus,
-                "holdout": given.holdout,
-                "seed": given.seed,
-            },
-            **figures._asdict(),
+            made_with={**request.made_with, "corpus": self.context.corpus, **given.model_dump(exclude={"alpha"})},
+            **conformal_figures(calibration, held_back, given.alpha),
         )
         found.save(request.out)
         return CalibrationReport(found, _blocks(found))
@@ -148,10 +168,61 @@ class SunarCalibrator(Calibrator[ConsistentContext, SunarOptions]):
 calibrator = SunarCalibrator
 
 
+def conformal_figures(
+    calibration: Sequence[ScoredAnswer | None], held_back: Sequence[ScoredAnswer | None], alpha: float
+) -> dict[str, Any]:
+    """Find a threshold on the calibration part and try it on the held-back part. None is a failed question.
+
+    Returns the figures of `SunarCalibration`: threshold, n, coverage, calibration, held_back.
+    Raises `UserFault` if no answer of the calibration part is right.
+    """
+    right = [answer.score for answer in calibration if answer is not None and answer.right]
+    if not right:
+        raise UserFault(
+            f"None of the {len(calibration)} questions to calibrate on was answered right: give more or easier "
+            "questions, a better model, or a more tolerant rule for right answers."
+        )
+    threshold = conformal_threshold(right, alpha)
+    unseen = [answer.score for answer in held_back if answer is not None and answer.right]
+    return {
+        "threshold": threshold,
+        "n": len(right),
+        "coverage": coverage(unseen, threshold) if unseen else None,
+        "calibration": _counts(calibration, threshold),
+        "held_back": _counts(held_back, threshold),
+    }
+
+
+def fewest_right(alpha: float) -> int:
+    """The number of right answers from which a threshold may leave any out: the least n with alpha (n + 1) ≥ 1."""
+    return math.ceil(1 / alpha - ROUNDING) - 1
+
+
+def split(answers: Sequence[T], holdout: float, seed: int) -> tuple[list[T], list[T]]:
+    """Draw n answers at random into a calibration part and round(n · holdout) held-back ones."""
+    drawn = [answers[i] for i in np.random.default_rng(seed).permutation(len(answers))]
+    held = round(len(answers) * holdout)
+    return drawn[held:], drawn[:held]
+
+
+def _counts(answers: Sequence[ScoredAnswer | None], threshold: float) -> PartCounts:
+    known = [answer for answer in answers if answer is not None]
+    kept = [answer for answer in known if answer.score >= threshold]
+    right, kept_right = (sum(answer.right for answer in part) for part in (known, kept))
+    return PartCounts(
+        questions=len(answers),
+        failed=len(answers) - len(known),
+        right=right,
+        wrong=len(known) - right,
+        kept_right=kept_right,
+        kept_wrong=len(kept) - kept_right,
+    )
+
+
 def _blocks(found: SunarCalibration) -> list[Block]:
     columns = ["", "questions", "right", "kept", "wrong", "kept", "failed"]
     rows = [_row("calibration", found.calibration), _row("held back", found.held_back)]
-    coverage = (
+    kept = (
         "No right answer was held back, so the share of other right answers that it keeps is unknown."
         if found.coverage is None
         else f"Of the right answers held back it keeps {found.coverage:.1%}; at least {1 - found.alpha:.1%} is "
@@ -160,7 +231,7 @@ def _blocks(found: SunarCalibration) -> list[Block]:
     blocks: list[Block] = [
         Words(f"Keep an answer whose consistency is at least {found.threshold}.", "strong"),
         Table(columns, rows),
-        Words(coverage),
+        Words(kept),
     ]
     if found.n < (needed := fewest_right(found.alpha)):
         warning = (

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from ..errors import UserFault
 from ..presenters.presenter import figures_of, presenter_of
 from ..presenters.words import duration
+from ..traces.files import writing
 from ..traces.recording import Recording
 from .cards import cards
 from .facts import answer_of, cost_of, evidence_of, settings_of, state_of, warnings_of
@@ -15,7 +15,7 @@ from .html import environment
 from .path_taken import figures
 from .timeline import timeline
 
-_BEGINNING = b"<!doctype html>"
+BEGINNING = b"<!doctype html>"
 
 
 def write(recording: Recording, path: Path) -> int:
@@ -24,16 +24,8 @@ def write(recording: Recording, path: Path) -> int:
     Raises `UserFault` for a path that cannot be written, or that holds something other than a page.
     """
     page = render(recording)
-    try:
-        if path.is_file() and path.stat().st_size:
-            with path.open("rb") as there:
-                if there.read(len(_BEGINNING)).lower() != _BEGINNING:
-                    raise UserFault(f"'{path}' exists and is not a page: give --html another name.")
+    with writing(path, "page", BEGINNING):
         return path.write_bytes(page)
-    except OSError as fault:
-        raise UserFault(
-            f"The page cannot be written to '{path}' ({fault.strerror}): give --html another path."
-        ) from fault
 
 
 def render(recording: Recording) -> bytes:

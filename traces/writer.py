@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 from .. import __version__
 from ..errors import UserFault
 from .events import Event, ModelCall, NodeEnd, NodeStart
+from .files import writing
 from .run import Run
 from .steps import error_record
 
@@ -41,7 +42,7 @@ VERSION = 2
 MOST_ITEMS = 50
 """A longer list or dict is left out of the input of a node that reads the state."""
 
-_BEGINNING = b'{"type": "run"'
+BEGINNING = b'{"type": "run"'
 
 
 def first_line(graph: Graph, question: str, context: BaseContext) -> bytes:
@@ -75,15 +76,8 @@ class Trace:
     def __init__(self, path: Path, run: Run) -> None:
         """Raises `UserFault` for a path that cannot be written, or that holds something other than a trace."""
         self._run, self._path = run, path
-        try:
-            if path.is_file() and path.stat().st_size:
-                with path.open("rb") as there:
-                    if not there.read(len(_BEGINNING)).startswith(_BEGINNING):
-                        raise UserFault(f"'{path}' exists and is not a trace: give --trace another name.")
-            # unbuffered: each line is one write
-            self._file = path.open("wb", buffering=0)
-        except OSError as fault:
-            raise _unwritable(path, fault) from fault
+        with writing(path, "trace", BEGINNING):
+            self._file = path.open("wb", buffering=0)  # unbuffered: each line is one write
 
     def __enter__(self) -> Self:
         """Write the first line."""
@@ -108,10 +102,8 @@ class Trace:
             self._write(line)
 
     def _write(self, line: bytes) -> None:
-        try:
+        with writing(self._path, "trace"):
             self._file.write(line)
-        except OSError as fault:
-            raise _unwritable(self._path, fault) from fault
 
 
 def jsonable(value: Any) -> Any:  # noqa: ANN401
@@ -142,10 +134,6 @@ def _input(event: NodeStart) -> dict[str, Any]:
     left_out = [key for key, value in event.input.items() if isinstance(value, list | dict) and len(value) > MOST_ITEMS]
     rest = {key: value for key, value in event.input.items() if key not in left_out}
     return {"input": rest, **({"left_out": left_out} if left_out else {})}
-
-
-def _unwritable(path: Path, fault: OSError) -> UserFault:
-    return UserFault(f"The trace cannot be written to '{path}' ({fault.strerror}): give --trace another path.")
 
 
 @lru_cache(maxsize=64)

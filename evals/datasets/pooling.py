@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...errors import UserFault
 from ...retrieval.corpus import Document, shown
+from ...traces.files import writing
 from ..questions import GoldQuestion
 
 
@@ -59,8 +60,5 @@ def write_corpus(documents: Iterable[Document], path: str | Path) -> None:
         if not document.text.strip() or not document.id or document.id != document.id.strip():
             raise UserFault(f"The document '{document.id}' has no text, or an id with white space around it.")
     lines = [{"id": document.id, "title": document.title, "text": document.text} for document in documents]
-    try:
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    except OSError as fault:
-        raise UserFault(f"The corpus cannot be written to '{shown(path)}': {fault.strerror}.") from fault
+    with writing(path, "corpus"), path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import UserFault
 from ...presenters.words import shortened
 from ...render.sanitize import sanitize
+from ...traces.files import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +25,11 @@ INK = "#1b1f25"
 COLOURS = ("#2f7fc1", "#d9772b", "#3f9e5a", "#c2504f", "#8a6fc0", "#8c6d5a", "#cf79b1", "#7f8790", "#a3a33c", "#3fa9b5")
 LONGEST_LABEL = 40
 
+# systems take their colours from the cycle; its dashes tell them apart when the colours repeat
 _STYLE: dict[Any, Any] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
+    "axes.prop_cycle": f"cycler(linestyle=['-', '--', ':']) * cycler(color={list(COLOURS)})",
     "axes.titlecolor": INK,
     "axes.titlesize": 10,
     "axes.spines.right": False,
@@ -85,21 +87,13 @@ def drawn(plot: Plot) -> Drawn:
 
 def save(drawings: Sequence[Drawn], folder: Path) -> None:
     """Write the PNG files; `UserFault` if they cannot be written."""
-    try:
+    with writing(folder, "folder of plots"):
         for drawing in drawings:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"{drawing.plot.name}.png").write_bytes(drawing.png)
-    except OSError as fault:
-        raise UserFault(f"Plots cannot be written to '{folder}' ({fault.strerror}): choose another path.") from fault
 
 
-def one_panel() -> tuple[Figure, Axes]:
-    """A figure with one panel."""
-    figure, axes = panels(1, 6.2, 3.5)
-    return figure, axes[0]
-
-
-def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+def panels(count: int = 1, width: float = 6.2, height: float = 3.5) -> tuple[Figure, list[Axes]]:
     """A figure with `count` panels, two in a row; width, height: of a panel in inches."""
     from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415 - an extra
 
@@ -119,16 +113,6 @@ def label_of(text: str) -> str:
     """A system's label, safe and short enough for a figure."""
     label = shortened(str(sanitize(text)), LONGEST_LABEL)
     return f" {label}" if label.startswith("_") else label  # a legend leaves out labels that begin with _
-
-
-def colour(number: int) -> str:
-    """The colour of the system with this number."""
-    return COLOURS[number % len(COLOURS)]
-
-
-def dash(number: int) -> str:
-    """The line style of the system with this number; it tells systems apart when the colours repeat."""
-    return ("-", "--", ":")[number // len(COLOURS) % 3]
 
 
 def _element(svg: str, plot: Plot) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..reliability import by_uncertainty, risk_coverage
 from ..scores import ScoredOutcome
-from .drawing import COLOURS, INK, Plot, colour, dash, label_of, legend, one_panel, panels
+from .drawing import INK, Plot, label_of, legend, panels
 from .inputs import ReportInputs
 from .summary import Section, Summary, of_system
 from .words import called
@@ -53,20 +53,15 @@ def _by_dse(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPl
         return None
 
     def draw() -> Figure:
-        figure, axis = one_panel()
+        figure, (axis,) = panels()
         names = ["0", *(f"{low:g} to {high:g}" for low, high in pairwise(DSE_CUTS))]
         names.append(f"over {DSE_CUTS[-1]:g}")
         width = 0.8 / len(by_system)
         for i, (label, outcomes) in enumerate(by_system.items()):
             bins = by_uncertainty(_values(outcomes), [outcome.metrics[metric] for outcome in outcomes], DSE_CUTS)
             places = [place - 0.4 + (i + 0.5) * width for place, part in enumerate(bins) if part.questions]
-            bars = axis.bar(
-                places,
-                [part.score for part in bins if part.score is not None],
-                width * 0.94,
-                color=colour(i),
-                label=label_of(label),
-            )
+            means = [part.score for part in bins if part.score is not None]
+            bars = axis.bar(places, means, width * 0.94, label=label_of(label))
             axis.bar_label(bars, [f"{part.questions}" for part in bins if part.questions], padding=2)
         axis.set_xticks(range(len(names)), names)
         axis.set(xlabel="DSE in nats", ylabel=f"mean {called(metric)}")
@@ -87,16 +82,14 @@ def _levels(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPl
         chosen[f"{oracle.label}, of λ = {levels}"] = list(oracle.chosen.values())
 
     def draw() -> Figure:
-        figure, axis = one_panel()
+        figure, (axis,) = panels()
         grid = [round(0.1 * i, 1) for i in range(11)]
         width = 0.08 / len(chosen)
         for i, (label, levels) in enumerate(chosen.items()):
             nearest = [min(grid, key=lambda point: abs(point - level)) for level in levels]
             shares = [nearest.count(point) / len(nearest) for point in grid]
             places = [point - 0.04 + (i + 0.5) * width for point in grid]
-            axis.bar(
-                places, shares, width * 0.94, color=colour(i), label=f"{label_of(label)} ({len(levels)} questions)"
-            )
+            axis.bar(places, shares, width * 0.94, label=f"{label_of(label)} ({len(levels)} questions)")
         axis.set_xticks(grid)
         axis.set(xlabel="chosen λ", ylabel="share of questions")
         legend(figure)
@@ -146,7 +139,7 @@ def _right_and_wrong(summary: Summary, section: Section, inputs: ReportInputs) -
         for axis, (label, outcomes) in zip(axes, by_system.items(), strict=False):
             split = [_values(outcome for outcome in outcomes if outcome.right is right) for right in (True, False)]
             names = [f"right ({len(split[0])})", f"wrong ({len(split[1])})"]
-            axis.hist(split, bins=14, label=names, color=[COLOURS[0], COLOURS[1]])
+            axis.hist(split, bins=14, label=names)
             for threshold in {outcome.threshold for outcome in outcomes if outcome.threshold is not None}:
                 axis.axvline(threshold, color=INK, linestyle="--", linewidth=1, label=f"threshold {threshold:.3g}")
             axis.set(title=label_of(label), xlabel=_signal(outcomes), ylabel="questions")
@@ -165,10 +158,10 @@ def _by_step(summary: Summary, section: Section, inputs: ReportInputs) -> NamedP
         return None
 
     def draw() -> Figure:
-        figure, axis = one_panel()
-        for i, (label, deltas) in enumerate(by_system.items()):
+        figure, (axis,) = panels()
+        for label, deltas in by_system.items():
             means = [np.mean(values) for values in by_place(deltas)]
-            axis.plot(range(1, len(means) + 1), means, marker="o", color=colour(i), label=label_of(label), ls=dash(i))
+            axis.plot(range(1, len(means) + 1), means, marker="o", label=label_of(label))
         axis.axhline(0, color=INK, linewidth=0.8)
         axis.set_xticks(range(1, 1 + max(len(steps) for deltas in by_system.values() for steps in deltas)))
         axis.set(xlabel="step", ylabel="mean ΔSePer")
@@ -185,11 +178,11 @@ def _risk_coverage(summary: Summary, section: Section, inputs: ReportInputs) -> 
         return None
 
     def draw() -> Figure:
-        figure, axis = one_panel()
-        for i, (label, outcomes) in enumerate(by_system.items()):
+        figure, (axis,) = panels()
+        for label, outcomes in by_system.items():
             curve = risk_coverage(_values(outcomes), [1 - outcome.metrics["f1"] for outcome in outcomes])
-            axis.plot(curve.coverage, curve.risk, color=colour(i), ls=dash(i), marker="." if len(outcomes) < 15 else "",
-                      label=f"{label_of(label)} (AURC {curve.aurc:.3f})")  # fmt: skip
+            name, marker = f"{label_of(label)} (AURC {curve.aurc:.3f})", "." if len(outcomes) < 15 else ""
+            axis.plot(curve.coverage, curve.risk, marker=marker, label=name)
         axis.set(xlabel="share of questions answered, the most certain first", ylabel="risk: mean of 1 − F1",
                  xlim=(0, 1.02), ylim=(0, 1.02))  # fmt: skip
         legend(figure)

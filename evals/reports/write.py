@@ -7,6 +7,7 @@ from pathlib import Path
 from ...errors import UserFault
 from ...presenters.blocks import Pairs, Words
 from ...render.markdown import code, escaped, markdown
+from ...traces.files import writing
 from ..answers import Standard
 from ..run_folder import EvaluationRun
 from ..store import Store
@@ -51,8 +52,9 @@ def write_reports(
     or ir-measures is missing.
     """
     html, md = html or run.folder / HTML, md or run.folder / MARKDOWN
-    _check(html, page.BEGINNING)
-    _check(md, MARKDOWN_BEGINNING)
+    for path, beginning in ((html, page.BEGINNING), (md, MARKDOWN_BEGINNING)):
+        with writing(path, "report", beginning.encode()):
+            pass  # a name that cannot be used is refused before anything is computed
     summary = summary_of(run, store, metric, standard)
     if not summary.scores:
         raise UserFault(f"No question of '{run.folder}' has an outcome yet: resume the run.")
@@ -60,9 +62,11 @@ def write_reports(
     plots = plots_of(summary, inputs)
     figures = [drawn(plot) for plot in plots] if can_draw() else []
     remark = " ".join(filter(None, [inputs.remark, NEEDS_MATPLOTLIB if plots and not figures else ""]))
-    size = _write(html, page.page_of(summary, figures, inputs, remark))
+    with writing(html, "report"):
+        size = html.write_bytes(page.page_of(summary, figures, inputs, remark))
     save(figures, md.parent / PLOTS)
-    _write(md, markdown_of(summary, [figure.plot for figure in figures], remark).encode())
+    with writing(md, "report"):
+        md.write_bytes(markdown_of(summary, [figure.plot for figure in figures], remark).encode())
     return Written(summary, html, size, md, len(figures), remark)
 
 
@@ -79,25 +83,3 @@ def markdown_of(summary: Summary, plots: Sequence[Plot], remark: str = "") -> st
         own = [plot for plot in plots if plot.dataset == section.dataset]
         parts += [f"### {plot.title}\n\n![{plot.note}](plots/{plot.name}.png)\n\n{plot.note}" for plot in own]
     return "\n\n".join(parts) + "\n"
-
-
-def _check(path: Path, beginning: str) -> None:
-    """Refuse to overwrite a file that is not a report."""
-    try:
-        if path.is_file() and path.stat().st_size:
-            with path.open("rb") as file:
-                if file.read(len(beginning)).lower() != beginning.encode():
-                    raise UserFault(f"'{path}' exists and is not a report: choose another name.")
-    except OSError as fault:
-        raise _unwritable(path, fault) from fault
-
-
-def _write(path: Path, content: bytes) -> int:
-    try:
-        return path.write_bytes(content)
-    except OSError as fault:
-        raise _unwritable(path, fault) from fault
-
-
-def _unwritable(path: Path, fault: OSError) -> UserFault:
-    return UserFault(f"The report cannot be written to '{path}' ({fault.strerror}): choose another path.")

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dubito.cli import app
+from dubito.cli import app, calibrating
 from dubito.cli.ask_many import Bar, rate
 from dubito.errors import ModelFault, UserFault
 from dubito.evals.store import Store
-from dubito.evals.sunar_calibration import ConsistentContext, SunarCalibration, SunarCalibrator
+from dubito.evals.sunar_calibration import ConsistentContext, SunarCalibration
 from dubito.models.interfaces import Completion, Message, Reply, Sampling, Tokens
 from dubito.resources import resources
 from dubito.resources.resources import Resources
@@ -233,7 +233,7 @@ def test_a_stricter_rule_needs_no_new_answers(tmp_path: Path, use: Use, monkeypa
     write(tmp_path, given)
     assert calibrate(tmp_path).exit_code == 0
     asked = len(llm.calls)
-    monkeypatch.setattr(SunarCalibrator, "open", None)  # nor is anything opened
+    monkeypatch.setattr(calibrating, "open_resources", None)  # nor is anything opened
     done = calibrate(tmp_path, "--right", "exact")
     assert done.exit_code == 2
     assert "None of the 6 questions to calibrate on was answered right" in done.stderr

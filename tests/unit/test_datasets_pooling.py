@@ -140,7 +140,7 @@ def test_corpora_that_cannot_be_written(tmp_path: Path) -> None:
         ([right, right], "c.jsonl", "Documents with the same id cannot be written"),
         ([Document("1", "", " ")], "c.jsonl", "The document '1' has no text"),
         ([Document(" 1", "", "a")], "c.jsonl", "The document ' 1' has no text, or an id with white space"),
-        ([right], "none/c.jsonl", "The corpus cannot be written to '.*c.jsonl': No such file"),
+        ([right], "none/c.jsonl", "The corpus cannot be written to '.*c.jsonl' \\(No such file"),
     ]:
         with pytest.raises(UserFault, match=said):
             write_corpus(documents, tmp_path / name)

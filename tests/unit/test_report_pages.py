@@ -341,11 +341,11 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path):
     mine = tmp_path / "mine.md"
     mine.write_text("# My own\n")
     with store:
-        with pytest.raises(UserFault, match="exists and is not a report: choose another name"):
+        with pytest.raises(UserFault, match="exists and is not a report: give another name"):
             write_reports(bench, store, md=mine)
-        with pytest.raises(UserFault, match="exists and is not a report: choose another name"):
+        with pytest.raises(UserFault, match="exists and is not a report: give another name"):
             write_reports(bench, store, html=mine)
-        with pytest.raises(UserFault, match=r"cannot be written to .* choose another path"):
+        with pytest.raises(UserFault, match=r"cannot be written to .* give another path"):
             write_reports(bench, store, html=tmp_path / "no" / "x.html")
         assert mine.read_text() == "# My own\n"
         again = [write_reports(bench, store).html.read_bytes() for _ in range(2)]

@@ -129,7 +129,7 @@ def test_a_trace_is_overwritten_and_nothing_else_is(tmp_path):
 
 @pytest.mark.parametrize("name", ["none/run.jsonl", "."])
 def test_a_path_that_cannot_be_written_is_refused(tmp_path, name):
-    with pytest.raises(UserFault, match="give --trace another path"):
+    with pytest.raises(UserFault, match="give another path"):
         Trace(tmp_path / name, run_over())
 
 

@@ -678,7 +678,7 @@ def test_a_page_takes_the_place_of_nothing_else(traces, tmp_path):
     copy = tmp_path / "t.jsonl"
     copy.write_bytes(traces["dense"].read_bytes())
     code, _, err = dubito("trace", copy, "--html", copy)
-    assert (code, err) == (2, f"'{copy}' exists and is not a page: give --html another name.\n")
+    assert (code, err) == (2, f"'{copy}' exists and is not a page: give another name.\n")
     assert copy.read_bytes() == traces["dense"].read_bytes()
 
 
@@ -686,7 +686,7 @@ def test_a_page_takes_the_place_of_nothing_else(traces, tmp_path):
 def test_a_page_that_cannot_be_written_is_refused(traces, tmp_path, name):
     code, _, err = dubito("trace", traces["dense"], "--html", tmp_path / name)
     assert code == 2
-    assert "give --html another path." in err
+    assert "give another path." in err
     assert err.count("\n") == 1
 
 
