@@ -1,6 +1,5 @@
 """`dubito ask`: ask a graph a question and watch its steps."""
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ import typer
 from ..errors import UserFault, either
 from ..graphs.context_from_text import context_for
 from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names, takes_answers
-from ..render.screen import console, help_lines, print_json
+from ..render.screen import console, help_lines, print_json, working
 from . import completion
 from .options import Answers, AsJson, Assignments, Chunker, Corpus, Encoder, K, Llm, Otlp, Preset
 
@@ -56,8 +55,7 @@ def ask(
     """Ask a question and watch the steps of the answer."""
     text = _question(question)
     options = {"corpus": corpus, "llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k}
-    screen = None if as_json else console()
-    with screen.status("loading") if screen is not None and screen.is_interactive else contextlib.nullcontext():
+    with working("loading", as_json=as_json):
         from ..resources.opening import check_corpus  # noqa: PLC0415 - keeps `--help` quick
         from ..resources.telemetry import export_spans  # noqa: PLC0415
         from ..state.mixins import CorpusContext  # noqa: PLC0415
@@ -75,10 +73,10 @@ def ask(
         if isinstance(context, CorpusContext):
             check_corpus(context.corpus)
         run = Run(asked, text, context, {"answers": answers} if answers else {})
-    if screen is not None:
-        follow(run, trace, screen)
+    if not as_json:
+        follow(run, trace, console())
         return
-    with contextlib.redirect_stdout(sys.stderr):
+    with working("", as_json=True):
         follow(run, trace, None)
     request = {"graph": asked.name, "question": text, "context": run.context.model_dump(mode="json")}
     print_json({**run.output, **request, "seconds": run.seconds})

@@ -1,58 +1,37 @@
 """Many questions at a time, for `dubito eval` and `dubito calibrate`: the progress bar, what is kept, the failures."""
 
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bars
 from rich.text import Text
 
 from ..evals.run_folder import EvaluationTask
 from ..evals.runner import Ask, run_all, unfinished
 from ..evals.store import Outcome, Store
 from ..models.background import run_in_background
-from ..presenters.words import counted, duration
+from ..presenters.words import counted
 from ..render.sanitize import one_line, shortened
+from .bars import ProgressBar
 
 MOST_FAILURES_SHOWN = 5
 """Failed questions that are listed. The others are counted."""
 
 
-class Bar:
-    """A progress bar: finished questions, their cost, the time left. It draws nothing in a pipe."""
+class Bar(ProgressBar):
+    """Finished questions, their cost, the time left."""
 
     def __init__(self, screen: Console, before: int, total: int, *, moves: bool) -> None:
         """before: questions finished in an earlier run; moves: draw the bar."""
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[so_far]}"))
-        self._bars = Bars(*columns, console=screen, transient=True, disable=not moves, expand=True)
-        self._task = self._bars.add_task("opening models and corpus", total=None, so_far="")
+        super().__init__(screen, "opening models and corpus", visible=moves)
         self._total, self._before, self._done, self._failed = total, before, 0, 0
         self._calls = self._tokens = 0
-        self._begun = time.monotonic()
-
-    def __enter__(self) -> Self:
-        """Draw the bar."""
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove the bar."""
-        self._bars.stop()
 
     def prepare(self, what: str, done: int, total: int) -> None:
         """Show the progress of a preparation, such as indexing."""
-        self._bars.update(
-            self._task, description=one_line(what), completed=done, total=total, so_far=f"{done:,} of {total:,}"
-        )
-
-    def begin(self) -> None:
-        """Start the clock: the first question is asked."""
-        self._begun = time.monotonic()
-        self._show()
+        self.show(what, done, total, f"{done:,} of {total:,}")
 
     def end(self, *, failed: bool, usage: Mapping[str, Any] | None = None) -> None:
         """Count a question. usage: its cost, if known."""
@@ -61,26 +40,19 @@ class Bar:
         if usage is not None:
             self._calls += usage["calls"]
             self._tokens += usage["prompt_tokens"] + usage["completion_tokens"]
-        self._show()
+        self.show_questions()
 
-    def _show(self) -> None:
-        done, taken = self._before + self._done, time.monotonic() - self._begun
+    def show_questions(self) -> None:
+        """Show how many questions are finished."""
+        done = self._before + self._done
         so_far = [f"{done:,} of {self._total:,}"]
         if self._done:
-            so_far.append(rate(self._done, taken))
-            so_far.append(f"{duration((self._total - done) * taken / self._done)} left")
+            so_far.append(self.pace(self._done, self._total - done))
         if self._calls:
             so_far.append(f"{self._calls:,} calls, {self._tokens:,} tokens")
         if self._failed:
             so_far.append(f"{self._failed} failed")
-        text = ", ".join(so_far)
-        self._bars.update(self._task, description="questions", completed=done, total=self._total, so_far=text)
-
-
-def rate(count: int, seconds: float) -> str:
-    """'3.1 a second', '12 a minute'."""
-    each = count / max(seconds, 1e-9)
-    return f"{each:.1f} a second" if each >= 1 else f"{each * 60:.1f} a minute"
+        self.show("questions", done, self._total, ", ".join(so_far))
 
 
 @contextmanager
@@ -115,7 +87,8 @@ def ask_unfinished(
     def on_end(outcome: Outcome) -> None:
         bar.end(failed=outcome.error is not None, usage=(outcome.output or {}).get("usage"))
 
-    bar.begin()
+    bar.begin("questions")
+    bar.show_questions()
     run_in_background(run_all(tasks, ask, store, at_once=at_once, retry_failed=retry_failed, on_end=on_end))
 
 

@@ -1,13 +1,11 @@
 """`dubito doctor`: check the installation, and say how to repair it."""
 
-import contextlib
-import sys
 from typing import Annotated
 
 import typer
 
 from ..render.sanitize import one_line
-from ..render.screen import console, help_lines, print_json, show
+from ..render.screen import console, help_lines, print_json, show, working
 from .options import AsJson
 
 EXAMPLES = help_lines(
@@ -37,12 +35,7 @@ def doctor(
     """
     from .checks import all_checks, default_can_run  # noqa: PLC0415 - keeps `--help` quick
 
-    screen = console()
-    with contextlib.ExitStack() as stack:
-        if as_json:
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        elif screen.is_interactive:
-            stack.enter_context(screen.status("checking ..."))
+    with working("checking ...", as_json=as_json):
         checks = list(all_checks(llm, encoder))
     can_run = default_can_run(checks)
     if as_json:
@@ -51,6 +44,7 @@ def doctor(
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
+        screen = console()
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True)

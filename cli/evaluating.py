@@ -23,7 +23,7 @@ from ..evals.run_folder import EvaluationRun, EvaluationTask, System, spread
 from ..evals.runner import Ask, Asker, resources_with_memory, unfinished
 from ..evals.store import Store
 from ..graphs.context_from_text import context_for
-from ..graphs.registry import graph_named
+from ..graphs.registry import context_type, graph_named, takes_a_plain_question
 from ..models.background import run_in_background
 from ..presenters.words import counted
 from ..render.sanitize import shortened
@@ -114,9 +114,9 @@ def systems_of(specs: Sequence[str], options: Mapping[str, str | None], assignme
     parsed = [_parsed(spec) for spec in specs]
     graphs = [graph_named(graph) for _, graph, _ in parsed]
     for graph in graphs:
-        if set(graph.get_input_jsonschema()["required"]) - {"question"}:
+        if not takes_a_plain_question(graph):
             raise UserFault(f"{graph.name} needs more than a question, so it cannot be evaluated: leave it out.")
-    fields = [set(_fields(graph)) for graph in graphs]
+    fields = [set(context_type(graph).model_fields) for graph in graphs]
     shared = [assignment.partition("=")[0] for assignment in assignments]
     # the corpus has a default, which systems that look nothing up do not read
     chosen = [name for name, value in options.items() if value is not None and name != "corpus"]
@@ -124,16 +124,12 @@ def systems_of(specs: Sequence[str], options: Mapping[str, str | None], assignme
     for name in given:
         if not any(name in names for names in fields):
             raise UserFault(f"No system has the setting '{name}': use {either(sorted(set().union(*fields)))}.")
-    contexts, unused = [], []
-    for (_, _, own), graph in zip(parsed, graphs, strict=True):
-        context, without_effect = _context(graph, own, options, assignments)
-        contexts.append(context)
-        unused.append(without_effect)
+    contexts = [_context(graph, own, options, assignments) for (_, _, own), graph in zip(parsed, graphs, strict=True)]
     for name in given:
-        causes = [causes.get(name) for causes, names in zip(unused, fields, strict=True) if name in names]
+        causes = [unused.get(name) for (_, unused), names in zip(contexts, fields, strict=True) if name in names]
         if causes and all(causes):
             raise UserFault(f"{name} has no effect in any system: change {causes[0]}, or leave {name} out.")
-    return [System(label, name, context) for (label, name, _), context in zip(parsed, contexts, strict=True)]
+    return [System(label, name, context) for (label, name, _), (context, _) in zip(parsed, contexts, strict=True)]
 
 
 def _seper_settings(metric: str) -> dict[str, Any]:
@@ -158,7 +154,7 @@ def _context(
     graph: Graph, own: Sequence[str], options: Mapping[str, str | None], assignments: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The system's context, and the shared settings that have no effect in it, each with its cause."""
-    fields = _fields(graph)
+    fields = context_type(graph).model_fields
     own_names = {assignment.partition("=")[0] for assignment in own}
     shared = [
         assignment
@@ -171,11 +167,6 @@ def _context(
     shared = [assignment for assignment in shared if assignment.partition("=")[0] not in unused]
     chosen = {name: value for name, value in chosen.items() if name not in unused}
     return context_for(graph, chosen, [*own, *shared]).model_dump(mode="json"), unused
-
-
-def _fields(graph: Graph) -> Mapping[str, Any]:
-    fields: Mapping[str, Any] = graph.builder.context_schema.model_fields  # type: ignore[union-attr]
-    return fields
 
 
 def _carry_out(run: EvaluationRun, options: RunOptions) -> None:

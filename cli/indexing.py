@@ -10,10 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from ..errors import UserFault
@@ -27,6 +26,7 @@ from ..retrieval.chunkers import chunker_for
 from ..retrieval.corpus import read_corpus
 from ..retrieval.index import Index
 from ..retrieval.index_files import is_index, read_index_manifest
+from .bars import ProgressBar
 
 MOST_PROBLEMS = 20
 """Skipped records that are listed; the others are counted."""
@@ -36,7 +36,7 @@ def run(work: Callable[..., Coroutine[Any, Any, dict[str, Any]]], *, as_json: bo
     """Do the work with a progress bar, its argument `bar`; show its figures and the command that uses the result."""
     screen, began = console(), time.monotonic()
     stdout = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with stdout, ProgressBar(screen, visible=screen.is_interactive and not as_json) as bar:
+    with stdout, IndexingBar(screen, visible=screen.is_interactive and not as_json) as bar:
         figures = run_in_background(work(bar=bar))
     figures["seconds"] = time.monotonic() - began
     if as_json:
@@ -46,7 +46,7 @@ def run(work: Callable[..., Coroutine[Any, Any, dict[str, Any]]], *, as_json: bo
 
 
 async def fill_collection(
-    corpus: str, name: str, encoder: str, chunker: str, on_bad_record: Literal["refuse", "skip"], *, bar: ProgressBar
+    corpus: str, name: str, encoder: str, chunker: str, on_bad_record: Literal["refuse", "skip"], *, bar: IndexingBar
 ) -> dict[str, Any]:
     """Store a corpus in a Qdrant collection and return the figures."""
     from ..retrieval.qdrant import fill  # noqa: PLC0415 - an extra
@@ -86,7 +86,7 @@ async def build_index(
     chunker: str,
     on_bad_record: Literal["refuse", "skip"],
     *,
-    bar: ProgressBar,
+    bar: IndexingBar,
     extends: bool,
     graph_neighbours: int,
     graph_encoder: str,
@@ -138,48 +138,25 @@ def _ask_command(corpus: str, encoder: str) -> str:
     return f'dubito ask "..." --corpus {shlex.quote(corpus)}{with_encoder}'
 
 
-class ProgressBar:
-    """The work under way, with speed and time left; nothing in a pipe."""
-
-    def __init__(self, screen: Console, *, visible: bool) -> None:
-        """visible: is it drawn?"""
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[so_far]}"))
-        self._progress = Progress(*columns, console=screen, transient=True, disable=not visible, expand=True)
-        self._task = self._progress.add_task("", total=None, so_far="")
-        self._began = time.monotonic()
-
-    def __enter__(self) -> Self:
-        """Begin to draw."""
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove it from the screen."""
-        self._progress.stop()
-
-    def begin(self, work: str) -> None:
-        """Name the work that begins now."""
-        self._began = time.monotonic()
-        self._progress.update(self._task, description=work)
+class IndexingBar(ProgressBar):
+    """The bar of an index, which hears of the work's progress."""
 
     def embedded(self, done: int, total: int) -> None:
         """Show the number of embedded chunks."""
-        self._show("embedding", done, total, "chunks")
+        self._show_things("embedding", done, total, "chunks")
 
     def sentences_embedded(self, done: int, total: int) -> None:
         """Show the number of embedded sentences, which the semantic chunker joins to chunks."""
-        self._show("comparing", done, total, "sentences")
+        self._show_things("comparing", done, total, "sentences")
         if done == total:
             self.begin("embedding the first chunks")
 
     def compared(self, done: int, total: int) -> None:
         """Show the number of chunks whose neighbours are known."""
-        self._show("comparing", done, total, "chunks")
+        self._show_things("comparing", done, total, "chunks")
 
-    def _show(self, work: str, done: int, total: int, things: str) -> None:
-        speed = done / max(time.monotonic() - self._began, 1e-9)
-        so_far = f"{done:,} of {total:,} {things}, {speed:,.0f} a second, {duration((total - done) / speed)} left"
-        self._progress.update(self._task, description=work, completed=done, total=total, so_far=so_far)
+    def _show_things(self, work: str, done: int, total: int, things: str) -> None:
+        self.show(work, done, total, f"{done:,} of {total:,} {things}, {self.pace(done, total - done)}")
 
 
 def _show(screen: Console, figures: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """The work of `dubito report`: read a run, write its reports, show the main figures."""
 
-import contextlib
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from ..errors import UserFault, either
 from ..evals import run_folder
 from ..evals.answers import Standard
 from ..evals.reports.about import notes, state
-from ..evals.reports.summary import Pair, Section, Summary, UncertaintyQuality
+from ..evals.reports.summary import Pair, Section, Summary
 from ..evals.reports.tables import costs_table, means_table
 from ..evals.reports.words import called, chance, signed
 from ..evals.reports.write import PLOTS, Written, write_reports
@@ -21,7 +19,7 @@ from ..evals.run_folder import EvaluationRun
 from ..evals.store import Store
 from ..presenters.words import counted, megabytes
 from ..render.sanitize import one_line
-from ..render.screen import console, print_json
+from ..render.screen import console, print_json, working
 from ..render.terminal import show_blocks
 from ..traces.files import writing
 from ..traces.writer import BEGINNING, jsonable
@@ -38,15 +36,10 @@ def show_report(
 ) -> None:
     """Write the reports and show the main figures. html, md: see `write_reports`."""
     run = run_folder.read(folder)
-    screen = console()
-    with Store(run.results) as store, contextlib.ExitStack() as stack:
-        if as_json:
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        elif screen.is_interactive:
-            stack.enter_context(screen.status("computing ..."))
+    with Store(run.results) as store, working("computing ...", as_json=as_json):
         html, md = (path and path.expanduser() for path in (html, md))
         written = write_reports(run, store, html=html, md=md, metric=metric, standard=standard)
-    show_written(screen, run, written, as_json=as_json)
+    show_written(console(), run, written, as_json=as_json)
 
 
 def show_written(screen: Console, run: EvaluationRun, written: Written, *, as_json: bool) -> None:
@@ -96,18 +89,12 @@ def as_object(run: EvaluationRun, written: Written) -> dict[str, Any]:
             "differences": [asdict(pair) for pair in section.pairs],
             "failures": [asdict(failure) for failure in section.failures],
             "cost": [asdict(cost) for cost in section.costs],
-            "uncertainty": [_uncertainty_object(quality) for quality in section.uncertainties],
+            "uncertainty": [asdict(quality) for quality in section.uncertainties],
         }
         for section in summary.sections
     ]
     report: dict[str, Any] = jsonable({**about, **counts, "datasets": datasets, **files})
     return report
-
-
-def _uncertainty_object(quality: UncertaintyQuality) -> dict[str, Any]:
-    """As JSON, with the bins as objects: `asdict` leaves named tuples as lists."""
-    bins = {"certain": quality.certain, "uncertain": quality.uncertain}
-    return {**asdict(quality), **{name: answers and answers._asdict() for name, answers in bins.items()}}
 
 
 def save_trace(folder: Path, system: str, question: str, path: Path, *, as_json: bool) -> None:

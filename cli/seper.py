@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ import typer
 from ..errors import UserFault
 from ..presenters.blocks import Block, Cell, Row, Table, Words, num
 from ..presenters.words import shortened
-from ..render.screen import console, help_lines, print_json
+from ..render.screen import console, help_lines, print_json, working
 from .options import Answers, AsJson, Assignments, Preset
 
 if TYPE_CHECKING:
@@ -73,22 +71,18 @@ def seper(
     """
     if not answers:
         raise UserFault('There is no right answer to measure the belief in: give one with --answer "...".')
-    screen = None if as_json else console()
-    with (
-        contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(),
-        screen.status("measuring") if screen is not None and screen.is_interactive else contextlib.nullcontext(),
-    ):
+    with working("measuring", as_json=as_json):
         from ..traces.recording import read  # noqa: PLC0415 - heavy modules load when needed
 
         recording = read(recorded)
         context = _context(recording, {"llm": llm, "judge": judge, "preset": preset}, assignments or [])
         scores, facts = _measure(recording, answers, context, chunks=chunks, compress=compress)
-    if screen is None:
+    if as_json:
         print_json(facts)
         return
     from ..render.terminal import show_blocks  # noqa: PLC0415
 
-    show_blocks(screen, _blocks(scores, facts))
+    show_blocks(console(), _blocks(scores, facts))
 
 
 def _context(recording: Recording, options: dict[str, str | None], assignments: Sequence[str]) -> SePerContext:

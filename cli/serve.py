@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from ..presenters.words import duration
 from ..render.sanitize import one_line
 from ..render.screen import console, help_lines, print_json
 from . import vllm_commands
+from .ui import listener
 from .vllm_commands import Command, has_flag
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def serve(
         _print_commands(commands, as_json=as_json)
         return
     for command in commands:
-        _check_port(host, command.port, f" (--hidden-states takes {port} and {port + 1})" if hidden_states else "")
+        listener(host, command.port, f" (--hidden-states takes {port} and {port + 1})" if hidden_states else "").close()
 
     from .processes import end_all, interruptible, watch  # noqa: PLC0415 - keeps `--help` quick
 
@@ -133,20 +133,6 @@ def _executable(vllm: str) -> str:
             "and name its executable by --vllm PATH."
         )
     return path
-
-
-def _check_port(host: str, port: int, both_ports: str) -> None:
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-    except socket.gaierror:
-        raise UserFault(f"{host} is not an address of this machine: give another --host, as 127.0.0.1.") from None
-    except OSError as fault:
-        raise UserFault(
-            f"Port {port} of {host} cannot be used ({fault.strerror}): choose another by --port{both_ports}."
-        ) from None
 
 
 def _states_parent(states_folder: Path | None) -> Path:

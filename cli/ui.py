@@ -100,8 +100,11 @@ def page_allow_list(corpora: Sequence[str], llm: str | None, others: Iterable[st
     return allow_list(assignments, "--allow", "have it added by --allow {name}={value} when dubito ui is started")
 
 
-def listener(host: str, port: int) -> socket.socket:
-    """A socket bound to the address; `UserFault` for an address or port that cannot be used."""
+def listener(host: str, port: int, ports: str = "") -> socket.socket:
+    """A socket bound to the address; `UserFault` for an address or port that cannot be used.
+
+    ports: which ports the command takes, for the message.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -109,6 +112,6 @@ def listener(host: str, port: int) -> socket.socket:
         bound.bind(address)
     except OSError as fault:
         raise UserFault(
-            f"Port {port} of {host} cannot be listened on ({fault.strerror or fault}): give another --port or --host."
+            f"Port {port} of {host} cannot be used ({fault.strerror or fault}): give another --port{ports} or --host."
         ) from fault
     return bound

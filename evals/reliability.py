@@ -1,6 +1,7 @@
 """How well an uncertainty separates good answers from bad ones."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,8 @@ class RiskCoverage(NamedTuple):
     aurc: float
 
 
-class UncertaintyBin(NamedTuple):
+@dataclass(frozen=True)
+class UncertaintyBin:
     """The questions whose uncertainty is above `above` and at most `up_to`; None is no bound.
 
     score: the mean of their scores, None if there are no questions.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from ..traces.writer import jsonable
@@ -30,6 +32,20 @@ def show(console: Console, content: RenderableType) -> None:
         console.print(content)
     console.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
     console.file.flush()
+
+
+@contextmanager
+def working(doing: str, *, as_json: bool) -> Iterator[None]:
+    """Show on a terminal what is being done. Before JSON, what libraries print goes to standard error instead."""
+    screen = console()
+    if as_json:
+        with redirect_stdout(sys.stderr):
+            yield
+    elif screen.is_interactive:
+        with screen.status(doing):
+            yield
+    else:
+        yield
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dubito.cli import app, calibrating
-from dubito.cli.ask_many import Bar, rate
+from dubito.cli.ask_many import Bar
 from dubito.errors import ModelFault, UserFault
 from dubito.evals.store import Store
 from dubito.evals.sunar_calibration import ConsistentContext, SunarCalibration
@@ -434,17 +434,18 @@ def test_ctrl_c_ends_it_at_once_and_loses_only_what_is_under_way(tmp_path: Path,
 
 
 def test_the_bar_tells_how_far_it_is() -> None:
-    console = Console(width=80, force_terminal=True, color_system=None, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    console = Console(width=80, force_terminal=True, color_system=None, file=io.StringIO())
     with Bar(console, 2, 10, moves=False) as bar:
         bar.prepare("indexing \x1b[31mnotes", 5, 9)
-        task = bar._bars.tasks[0]
+        task = bar._progress.tasks[0]
         assert (task.description, task.completed, task.total, task.fields["so_far"]) == (
             "indexing notes",
             5,
             9,
             "5 of 9",
         )
-        bar.begin()
+        bar.begin("questions")
+        bar.show_questions()
         assert task.fields["so_far"] == "2 of 10"
         bar.end(failed=False)
         assert re.fullmatch(r"3 of 10, [\d.,]+ a (second|minute), .* left", task.fields["so_far"])
@@ -454,9 +455,12 @@ def test_the_bar_tells_how_far_it_is() -> None:
         assert re.fullmatch(r"5 of 10, .* left, 1,200 calls, 5,034 tokens, 1 failed", task.fields["so_far"])
 
 
-@pytest.mark.parametrize(("count", "seconds", "said"), [(6, 2, "3.0 a second"), (1, 5, "12.0 a minute")])
-def test_a_rate_is_told_by_the_second_or_the_minute(count: int, seconds: float, said: str) -> None:
-    assert rate(count, seconds) == said
+@pytest.mark.parametrize(("done", "said"), [(6, "3.0 a second, 1.3 s left"), (1, "30.0 a minute, 8.0 s left")])
+def test_a_pace_is_told_by_the_second_or_the_minute(monkeypatch: pytest.MonkeyPatch, done: int, said: str) -> None:
+    bar = Bar(Console(file=io.StringIO()), 0, 10, moves=False)
+    begun = bar._begun
+    monkeypatch.setattr("time.monotonic", lambda: begun + 2)
+    assert bar.pace(done, 4) == said
 
 
 def test_help() -> None:

@@ -223,7 +223,7 @@ def test_the_layer_is_the_middle_one_unless_it_is_given(
         (("{model}", "--hidden-states", "--states-folder", "{tmp}/no"), "There is no folder {tmp}/no"),
         (("{model}", "--vllm", "no-such-vllm"), "vLLM was not found as no-such-vllm"),
         (("{model}", "--vllm", "{tmp}"), "vLLM was not found as {tmp}"),
-        (("{model}", "--host", "no.such.invalid"), "no.such.invalid is not an address of this machine"),
+        (("{model}", "--host", "no.such.invalid"), "Port 8000 of no.such.invalid cannot be used"),
         (
             ("acme/unheard-of", "--hidden-states"),
             "The number of layers of acme/unheard-of is not known here: add --layer N",
@@ -267,8 +267,8 @@ def test_a_port_in_use_is_named(model: Path, vllm: Path, port: int, offset: int,
         done = dubito(model, "--vllm", vllm, "--port", port, *options)
     assert done.exit_code == 2
     named = more.format(port=port, next=port + 1)
-    expected = f"Port {port + offset} of 127.0.0.1 cannot be used (Address already in use): choose another by --port"
-    assert done.stderr == f"{expected}{named}.\n"
+    expected = f"Port {port + offset} of 127.0.0.1 cannot be used (Address already in use): give another --port{named}"
+    assert done.stderr == f"{expected} or --host.\n"
 
 
 # ---------------------------------------------------------------- processes

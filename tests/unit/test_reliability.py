@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import astuple
 from fractions import Fraction
 from itertools import permutations
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.evals.reliability import (
+    UncertaintyBin,
     auroc,
     by_uncertainty,
     confidences_from,
@@ -193,22 +195,23 @@ def test_no_answers_have_no_curve() -> None:
 
 def test_certain_is_at_most_the_threshold() -> None:
     certain, uncertain = by_uncertainty([0.0, 0.2, 0.2000001, 1.0], [1.0, 0.5, 0.25, 0.0], [0.2])
-    assert certain == (None, 0.2, 2, 0.75)
-    assert uncertain == (0.2, None, 2, 0.125)
+    assert certain == UncertaintyBin(None, 0.2, 2, 0.75)
+    assert uncertain == UncertaintyBin(0.2, None, 2, 0.125)
 
 
 def test_a_side_without_questions_has_no_score() -> None:
     certain, uncertain = by_uncertainty([0.5], [1.0], [0.7])
-    assert certain == (None, 0.7, 1, 1.0)
-    assert uncertain == (0.7, None, 0, None)
+    assert certain == UncertaintyBin(None, 0.7, 1, 1.0)
+    assert uncertain == UncertaintyBin(0.7, None, 0, None)
     assert [part.questions for part in by_uncertainty([], [], [0.2])] == [0, 0]
 
 
 def test_mean_scores_by_interval() -> None:
     found = by_uncertainty([0.0, 0.1, 0.15, 0.2, 0.3, 1.0], [1, 1, 0, 1, 0, 0], [0.1, 0.2, 0.4])
-    assert found == [(None, 0.1, 2, 1.0), (0.1, 0.2, 2, 0.5), (0.2, 0.4, 1, 0.0), (0.4, None, 1, 0.0)]
+    bins = [(None, 0.1, 2, 1.0), (0.1, 0.2, 2, 0.5), (0.2, 0.4, 1, 0.0), (0.4, None, 1, 0.0)]
+    assert [astuple(part) for part in found] == bins
     assert sum(part.questions for part in found) == 6
-    assert by_uncertainty([1.0, 2.0], [0, 1], []) == [(None, None, 2, 0.5)]
+    assert by_uncertainty([1.0, 2.0], [0, 1], []) == [UncertaintyBin(None, None, 2, 0.5)]
 
 
 @pytest.mark.parametrize("cuts", [[0.2, 0.1], [0.1, 0.1], [math.nan]])

@@ -272,4 +272,4 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path):
         port = taken.getsockname()[1]
         done = CliRunner().invoke(app, ["ui", "--port", str(port)])
     assert done.exit_code == 2
-    assert f"Port {port} of 127.0.0.1 cannot be listened on" in done.stderr
+    assert f"Port {port} of 127.0.0.1 cannot be used" in done.stderr
