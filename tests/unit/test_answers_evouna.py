@@ -44,12 +44,6 @@ def test_what_abstains_was_called_right_by_no_human(answers: list[Judged]) -> No
     assert not any(one.right for one in abstaining)
 
 
-def test_only_what_a_human_judged_is_read(answers: list[Judged]) -> None:
-    assert {type(one.right) for one in answers} == {bool}
-    assert all(one.said and one.golds and "" not in one.golds for one in answers)
-    assert len({(one.question, one.system) for one in answers}) == len(answers)
-
-
 def test_spellings_of_a_gold_answer_are_one() -> None:
     one = Judged("?", "fid", "Lune", ("The Lune", "Wyre", "lune!", "Wyre river"), right=True)
     assert distinct(one).golds == ("The Lune", "Wyre", "Wyre river")

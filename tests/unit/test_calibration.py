@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.evals.answers import answer_rule
@@ -16,7 +14,6 @@ from dubito.evals.calibration import best_threshold
 from dubito.evals.sunar_calibration import (
     PartCounts,
     ScoredAnswer,
-    SunarCalibration,
     conformal_figures,
     fewest_right,
     split,
@@ -64,7 +61,7 @@ def test_of_three_equally_good_thresholds_it_is_the_middle_one() -> None:
 
 @settings(deadline=None)
 @given(graded.filter(both_kinds))
-def test_no_threshold_is_better_and_the_auroc_counts_pairs(pairs: list[tuple[float, bool]]) -> None:
+def test_no_threshold_is_better(pairs: list[tuple[float, bool]]) -> None:
     scores, wrong = [score for score, _ in pairs], [label for _, label in pairs]
 
     def accuracy(delta: float) -> float:
@@ -73,16 +70,6 @@ def test_no_threshold_is_better_and_the_auroc_counts_pairs(pairs: list[tuple[flo
     found = best_threshold(scores, wrong)
     assert found.accuracy == accuracy(found.threshold)
     assert found.accuracy == max(accuracy(delta) for delta in [-100.0, *scores])
-    duels = [(w > r) + (w == r) / 2 for w, one in pairs if one for r, other in pairs if not other]
-    assert found.auroc == pytest.approx(sum(duels) / len(duels), abs=1e-12)
-
-
-def test_the_auroc_is_sklearns() -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    draw = np.random.default_rng(3)
-    wrong = draw.random(300) < 0.3
-    scores = np.round(draw.normal(wrong, 1.5), 1)  # with ties
-    assert best_threshold(scores, wrong).auroc == pytest.approx(metrics.roc_auc_score(wrong, scores), abs=1e-12)
 
 
 def test_scores_that_differ_in_the_last_digit_are_told_apart() -> None:
@@ -162,13 +149,7 @@ def test_the_questions_are_split_at_random_and_alike_each_time(count: int, holdo
     assert len(held_back) == held
     assert sorted([*calibration, *held_back]) == list(range(count))
     assert split(range(count), holdout, 4) == (calibration, held_back)
-
-
-def test_another_seed_is_another_split_and_not_the_first_ones() -> None:
-    splits = [split(range(60), 0.5, seed)[0] for seed in range(20)]
-    assert len({tuple(one) for one in splits}) == 20
-    shares = [sum(position < 30 for position in one) / 30 for one in splits]
-    assert 0.35 < sum(shares) / len(shares) < 0.65
+    assert count < 10 or split(range(count), holdout, 5) != (calibration, held_back)
 
 
 @pytest.mark.parametrize(
@@ -181,16 +162,12 @@ def test_another_seed_is_another_split_and_not_the_first_ones() -> None:
         ("f1:0.67", "river Lune", False),
         ("f1:1", "lune", True),
         ("f1:0.5", "", False),
+        ("exact", " ", False),
         ("f1:0.001", "Wyre", False),
     ],
 )
 def test_what_is_a_right_answer(rule: str, answer: str, right: bool) -> None:
     assert answer_rule(rule)(answer, ["Wye", "Lune"]) is right
-
-
-def test_an_empty_answer_is_never_right() -> None:
-    assert answer_rule("exact")(" ", ["the"]) is False  # of "the" nothing is left to compare
-    assert answer_rule("f1:0.5")("", ["A"]) is False
 
 
 @pytest.mark.parametrize("rule", ["", "em", "f1", "f1:", "f1:0", "f1:-1", "f1:1.1", "f1:nan", "f1:x", "exact:1"])
@@ -290,18 +267,6 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert not is_calibration(tmp_path / "c.json")
     with pytest.raises(UserFault, match="cannot be written"):
         saved(tmp_path / "nowhere" / "c.json")
-
-
-def test_a_conformal_file_is_a_calibration_with_its_figures(tmp_path: Path) -> None:
-    half = PartCounts(questions=9, failed=0, right=9, wrong=0, kept_right=9, kept_wrong=0)
-    given: dict[str, Any] = {"model": "llama", "settings": {}, "made_with": {}, "right": "exact", "alpha": 0.1}
-    found = SunarCalibration(
-        technique="sunar", threshold=0.5, n=9, coverage=None, calibration=half, held_back=half, **given
-    )
-    found.save(tmp_path / "c.json")
-    assert SunarCalibration.load(tmp_path / "c.json", "sunar", CONTEXT) == found
-    assert Calibration.load(tmp_path / "c.json", "sunar", CONTEXT).threshold == 0.5
-    assert json.loads((tmp_path / "c.json").read_text())["coverage"] is None
 
 
 def test_settings_of_a_context() -> None:

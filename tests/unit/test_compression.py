@@ -13,8 +13,6 @@ from dubito.models.interfaces import Message, Scores, Token, Tokens
 from dubito.prompts import unparsed
 from dubito.state.records import Chunk
 from dubito.tests.scripted import ScriptedChat
-from hypothesis import given
-from hypothesis import strategies as st
 
 TEXT = "The Lune is a river. It is long. Ada saw it."
 
@@ -93,21 +91,6 @@ def test_rounding_keeps_no_sentence_more() -> None:
 def test_a_share_that_is_none_is_refused(keep: float) -> None:
     with pytest.raises(UserFault, match="share of sentences to keep"):
         compressed(CHUNKS, INFORMATION, keep)
-
-
-@given(st.lists(st.lists(st.floats(0, 100), min_size=1, max_size=5), max_size=4), st.floats(0.01, 1))
-def test_what_stays(values: list[list[float]], keep: float) -> None:
-    chunks, information = [], {}
-    for place, some in enumerate(values):
-        names = [f"S{place}x{i}. " for i in range(len(some))]
-        chunks.append(chunk(str(place), "".join(names)))
-        information["".join(names)] = list(zip(names, some, strict=True))
-    kept = " ".join(one["text"] for one in compressed(chunks, information, keep)).split()
-    every = [(name.strip(), one) for some in information.values() for name, one in some]
-    assert len(kept) == math.ceil(round(keep * len(every), 6))
-    assert kept == [name for name, _ in every if name in kept], "the order stays"
-    left = [one for name, one in every if name not in kept]
-    assert not left or not kept or max(left) <= min(one for name, one in every if name in kept)
 
 
 async def test_each_text_is_scored_once_as_a_reply_that_nothing_leads_to() -> None:

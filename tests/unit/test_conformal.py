@@ -9,26 +9,18 @@ import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.uncertainty import conformal_threshold, coverage
-from hypothesis import given
-from hypothesis import strategies as st
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 TENTHS = [0.7, 0.1, 0.9, 0.3, 0.5, 0.2, 1.0, 0.6, 0.8, 0.4]  # 0.1, 0.2, ..., 1.0
-
-scores = st.lists(st.floats(0, 1), max_size=30)
-alphas = st.floats(0, 1, exclude_min=True, exclude_max=True)
 
 
 @pytest.mark.parametrize(
     ("n", "alpha", "rank"),
     [
         # floor(alpha (n + 1)), worked out by hand
-        *((n, 0.1, 0) for n in range(9)), (9, 0.1, 1), (10, 0.1, 1), (18, 0.1, 1), (19, 0.1, 2),
-        (1, 0.2, 0), (2, 0.2, 0), (3, 0.2, 0), (4, 0.2, 1), (5, 0.2, 1), (6, 0.2, 1), (7, 0.2, 1), (8, 0.2, 1),
-        (9, 0.2, 2), (10, 0.2, 2),
-        (0, 0.5, 0), (1, 0.5, 1), (2, 0.5, 1), (3, 0.5, 2), (4, 0.5, 2), (5, 0.5, 3), (6, 0.5, 3), (7, 0.5, 4),
-        (8, 0.5, 4), (9, 0.5, 5), (10, 0.5, 5),
+        (8, 0.1, 0), (9, 0.1, 1), (18, 0.1, 1), (19, 0.1, 2),
+        (3, 0.2, 0), (4, 0.2, 1), (8, 0.2, 1), (9, 0.2, 2), (0, 0.5, 0), (1, 0.5, 1), (2, 0.5, 1), (3, 0.5, 2),
         # products that floating point leaves below the whole number
         (99, 0.29, 29), (2, 1 / 3, 1), (9, 0.7, 7),
         (3, 0.999, 3), (3, 1 - 1e-15, 3),
@@ -37,13 +29,6 @@ alphas = st.floats(0, 1, exclude_min=True, exclude_max=True)
 def test_the_threshold_is_the_kth_smallest_score(n: int, alpha: float, rank: int) -> None:
     drawn = np.random.default_rng(n).permutation(n) / 128 + 1 / 128
     assert conformal_threshold(drawn, alpha) == rank / 128  # rank 0 means threshold 0, which keeps all
-
-
-@pytest.mark.parametrize(("alpha", "threshold"), [(0.05, 0.0), (0.1, 0.1), (0.2, 0.2), (0.3, 0.3), (0.5, 0.5)])
-def test_ten_tenths(alpha: float, threshold: float) -> None:
-    given = list(TENTHS)
-    assert conformal_threshold(given, alpha) == threshold
-    assert given == TENTHS
 
 
 def test_equal_scores_are_kept_together() -> None:
@@ -62,8 +47,7 @@ def test_coverage_includes_the_threshold_itself() -> None:
     assert type(coverage(TENTHS, 0.3)) is type(conformal_threshold(TENTHS, 0.3)) is float
 
 
-@pytest.mark.parametrize("n", [5, 39, 100])
-@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.5])
+@pytest.mark.parametrize(("n", "alpha"), [(5, 0.5), (39, 0.1)])
 def test_right_answers_are_kept_as_often_as_promised(n: int, alpha: float) -> None:
     repetitions = 2000
     draw = np.random.default_rng([n, int(alpha * 10)])
@@ -73,28 +57,6 @@ def test_right_answers_are_kept_as_often_as_promised(n: int, alpha: float) -> No
     promised = 1 - Fraction(str(alpha))
     assert np.mean(kept) >= promised - error
     assert np.mean(kept) <= promised + Fraction(1, n + 1) + error
-
-
-def test_with_ties_right_answers_are_kept_at_least_as_often() -> None:
-    draw = np.random.default_rng(7)
-    consistent = draw.choice([0.2, 0.5, 1.0], p=[0.05, 0.35, 0.6], size=(2000, 31))
-    kept = [coverage(row[:1], conformal_threshold(row[1:], 0.2)) for row in consistent]
-    assert np.mean(kept) > 0.9
-
-
-@given(scores, alphas, alphas)
-def test_a_larger_alpha_gives_no_lower_threshold(right: list[float], one: float, other: float) -> None:
-    low, high = sorted([one, other])
-    assert conformal_threshold(right, low) <= conformal_threshold(right, high)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), alphas)
-def test_fewer_than_the_rank_of_the_calibration_answers_are_lost(right: list[float], alpha: float) -> None:
-    threshold = conformal_threshold(right, alpha)
-    lost = round((1 - coverage(right, threshold)) * len(right))
-    rank = math.floor(Fraction(alpha) * (len(right) + 1) + Fraction(1, 10**9))
-    assert lost <= max(min(rank, len(right)) - 1, 0)
-    assert threshold in {0.0, *right}
 
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 1.5, math.nan])

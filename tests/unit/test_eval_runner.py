@@ -14,7 +14,7 @@ from dubito.evals import run_folder
 from dubito.evals.datasets import Dataset
 from dubito.evals.questions import GoldQuestion
 from dubito.evals.run_folder import EvaluationRun, EvaluationTask, System, spread
-from dubito.evals.runner import MOST_FAILURES, Asker, error_of, resources_with_memory, run_all
+from dubito.evals.runner import Asker, error_of, resources_with_memory, run_all
 from dubito.evals.store import Outcome, Store
 from dubito.resources.call_cache import CallMemory
 from dubito.resources.resources import Resources
@@ -157,10 +157,6 @@ async def test_a_system_that_has_answered_may_fail_as_often_as_it_must(store: St
 
     await run(store, ask)
     assert list(store.ended().values()).count(False) == len(TASKS) - 2
-
-
-def test_more_than_one_outage_of_the_size_of_what_is_under_way_is_needed():
-    assert MOST_FAILURES == 5
 
 
 def vanilla(tmp_path: Path, llm: ScriptedChat, **more) -> tuple[Asker, EvaluationTask]:
