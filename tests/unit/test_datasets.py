@@ -64,8 +64,7 @@ def titles(question: GoldQuestion) -> list[str]:
     return [by_id[name] for name in question.gold_documents]
 
 
-@pytest.mark.parametrize("kind", ["hotpotqa", "2wiki"])
-@pytest.mark.parametrize("write", [as_list, as_lines])
+@pytest.mark.parametrize(("kind", "write"), [("hotpotqa", as_list), ("2wiki", as_lines)])
 def test_paragraphs_with_titles(kind: str, write: Any, tmp_path: Path) -> None:
     marks: dict[str, Any] = {"evidences": [["Ada", "born in", "Brand"]]} if kind == "2wiki" else {}
     table = {"id": "h1", "supporting_facts": {"title": ["Ada", "Brand", "Ada"], "sent_id": [0, 1, 1]}, "context": TABLE}
@@ -116,12 +115,9 @@ def test_paragraphs_without_text_and_support_from_elsewhere_are_told(read: Any) 
 @pytest.mark.parametrize(
     ("given", "kind", "right"),
     [
-        ("yes", "yes_no", ("yes",)),
         ("No.", "yes_no", ("no",)),
         ("Yes", "yes_no", ("yes",)),
         ("Yes, Minister", "text", ("Yes, Minister",)),
-        ("nothing", "text", ("nothing",)),
-        ("Noé", "text", ("Noé",)),
     ],
 )
 def test_yes_and_no(given: str, kind: str, right: tuple[str, ...], read: Any) -> None:
@@ -424,30 +420,18 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def test_every_kind_has_its_example() -> None:
-    assert list(EXAMPLES) == list(KINDS)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_record_looks_like_its_own_kind(kind: str, read: Any) -> None:
-    assert kind in looks_like(EXAMPLES[kind])
-    assert len(read(kind, EXAMPLES[kind]).questions) == 1
-
-
 PUBLISHED = [kind for kind in KINDS if kind != "jsonl"]
 
 
-@pytest.mark.parametrize("given", PUBLISHED)
-@pytest.mark.parametrize("kind", PUBLISHED)
-def test_a_file_of_another_kind_is_told_for_what_it_is(kind: str, given: str, read: Any) -> None:
-    alike = looks_like(EXAMPLES[given])
-    if kind in alike:
-        assert read(kind, EXAMPLES[given]).questions
-        return
-    with pytest.raises(
-        UserFault, match=f"record 1: it looks like a record of .*{given}.*: give .*:FILE in place of {kind}"
-    ):
-        read(kind, EXAMPLES[given])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_looks_like_its_own_kind_and_is_no_other(kind: str, read: Any) -> None:
+    alike = looks_like(EXAMPLES[kind])
+    assert kind in alike
+    assert len(read(kind, EXAMPLES[kind]).questions) == 1
+    for other in set(PUBLISHED) - set(alike) if kind != "jsonl" else ():
+        said = f"record 1: it looks like a record of .*{kind}.*: give .*:FILE in place of {other}"
+        with pytest.raises(UserFault, match=said):
+            read(other, EXAMPLES[kind])
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
