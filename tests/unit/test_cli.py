@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from dubito.cli import app, checks
 from dubito.cli.watch import Watch, follow
@@ -19,11 +18,10 @@ from dubito.graphs.registry import graph_names
 from dubito.render.sanitize import one_line, shortened
 from dubito.resources import resources
 from dubito.resources.resources import Resources
-from dubito.retrieval.document_graph import DocumentGraph
 from dubito.settings import settings
 from dubito.state.df_rag import DFRagContext
 from dubito.state.vanilla_rag import VanillaRagContext
-from dubito.tests.scripted import ScriptedChat, ScriptedRetriever, unit
+from dubito.tests.scripted import ScriptedChat, ScriptedEncoder, ScriptedRetriever
 from dubito.traces.events import ModelCall, NodeEnd, NodeStart, Progress
 from dubito.traces.run import Run
 from rich.console import Console
@@ -98,15 +96,6 @@ def test_a_pipe_gets_plain_lines_and_the_answer_last(use):
     assert "\x1b" not in done.stdout
     assert max(map(len, lines)) <= 80
     assert all(line == line.rstrip() for line in lines)
-
-
-def test_the_plain_lines_of_vanilla_rag(use):
-    use()
-    done = dubito("ask", QUESTION, "--graph", "vanilla_rag", "-k", "9")
-    assert done.exit_code == 0
-    assert "retrieve    6 chunks" in done.stdout
-    assert "Warning: There are only 6 chunks" in done.stdout
-    assert done.stdout.splitlines()[-1] == "the Lune"
 
 
 def test_json_is_one_object_and_nothing_else(use):
@@ -190,7 +179,7 @@ def test_a_corpus_that_is_not_there_is_refused_before_any_model_is_opened(name, 
     assert looks_nothing_up.stderr == "cot has no setting 'corpus': leave --corpus out.\n"
 
 
-def test_what_libraries_print_stays_out_of_the_json(use, letters, tmp_path, monkeypatch):
+def test_what_libraries_print_stays_out_of_the_json(use):
     def reply(system: str, user: str) -> str:
         print("loading weights")
         return "the Lune"
@@ -199,11 +188,6 @@ def test_what_libraries_print_stays_out_of_the_json(use, letters, tmp_path, monk
     done = dubito("ask", QUESTION, "--graph", "vanilla_rag", "--json")
     assert json.loads(done.stdout)["answer"] == "the Lune"
     assert done.stderr == "loading weights\n"
-    monkeypatch.setattr(LetterEncoder, "loud", True)
-    monkeypatch.setattr(resources, "_shared", Resources(encoder=LetterEncoder()))
-    done = dubito("index", str(corpus_file(tmp_path)), "--out", str(tmp_path / "index"), "--json")
-    assert json.loads(done.stdout)["chunks"] == 6
-    assert "loading weights\n" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -391,9 +375,8 @@ CALL = {"verb": "complete", "model": "m", "request": {}, "reply": {}, "seconds":
 CALL |= {"prompt_tokens": 1, "completion_tokens": 1}
 
 
-@pytest.mark.parametrize("node", ["plan", "evaluate"])
-def test_nodes_nobody_knows_are_shown_by_what_they_changed(node):
-    console = terminal()
+def test_nodes_nobody_knows_are_shown_by_what_they_changed():
+    console, node = terminal(), "plan"
     watch = Watch(run_df_rag(), console)
     watch.on(NodeStart(namespace=("dense:1",), at=0.0, node=node, task="t", input={}))
     watch.on(ModelCall(namespace=("dense:1",), at=1.0, node=node, task="t", call=CALL))
@@ -460,106 +443,6 @@ def test_shortened_text_has_at_most_that_length():
     assert len(shortened("a" * 101, 100)) == 100
 
 
-# index
-
-
-class LetterEncoder:
-    """Counts letters."""
-
-    name = "letters"
-    loud = False
-
-    async def dimension(self) -> int:
-        return 26
-
-    async def token_counter(self) -> None:
-        return None
-
-    async def max_tokens(self) -> int | None:
-        return None
-
-    async def embed(self, texts, *, query=False):
-        if self.loud:
-            print("loading weights")
-        return unit([[text.lower().count(chr(97 + i)) + 0.01 for i in range(26)] for text in texts]).astype(np.float32)
-
-
-@pytest.fixture
-def letters(monkeypatch):
-    monkeypatch.setattr(resources, "_shared", Resources(llm=chat(), encoder=LetterEncoder()))
-
-
-def corpus_file(folder: Path, *more: str) -> Path:
-    path = folder / "corpus.jsonl"
-    records = [json.dumps({"title": f"T{i}", "text": f"passage {chr(97 + i) * 5}"}) for i in range(6)]
-    path.write_text("\n".join([*records, *more]) + "\n")
-    return path
-
-
-def test_an_index_is_built_and_answers(tmp_path, letters):
-    out = tmp_path / "my index"
-    done = dubito("index", str(corpus_file(tmp_path)), "--out", str(out))
-    assert (done.exit_code, done.stderr) == (0, "")
-    figures, following = done.stdout.splitlines()
-    assert re.fullmatch(r"6 documents, 6 chunks \(words:100\), dimension 26, \S+ [kM]B, \d+\.\d s", figures)
-    assert following == f"Now: dubito ask \"...\" --corpus '{out}'"
-    answered = json.loads(dubito("ask", "eeeee", "--graph", "vanilla_rag", "--corpus", str(out), "--json").stdout)
-    assert answered["evidence"][0]["title"] == "T4"
-
-
-def test_an_index_with_a_document_graph_that_sunar_finds_in_the_cache(tmp_path, letters, monkeypatch):
-    out = tmp_path / "index"
-    done = dubito("index", str(corpus_file(tmp_path)), "--out", str(out), "--graph-neighbours", "2")
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert "The 2 nearest neighbours of every chunk are in the cache folder" in " ".join(done.stdout.split())
-    monkeypatch.setattr(DocumentGraph, "build", None)  # it is there already
-    settings_ = ["--set", "graph_neighbours=2", "--set", "penalty=none", "--set", "first_stage=dense", "-k", "3"]
-    said = dubito("ask", "eeeee", "--graph", "neighbourhood", "--corpus", str(out), "--json", *settings_)
-    assert said.exit_code == 0, said.stdout
-    scored = json.loads(said.stdout)["scored"]
-    assert len(scored) == 6
-    refused = dubito("index", str(corpus_file(tmp_path)), "--out", str(tmp_path / "b"), "--graph-neighbours", "-1")
-    assert refused.exit_code == 2
-
-
-def test_an_index_is_replaced_only_by_force_and_other_folders_never(tmp_path, letters, monkeypatch):
-    corpus, out = str(corpus_file(tmp_path)), tmp_path / "index"
-    first = json.loads(dubito("index", corpus, "--out", str(out), "--json").stdout)
-    assert (first["documents"], first["chunks"], first["dimension"], first["problems"]) == (6, 6, 26, [])
-    refused = dubito("index", corpus, "--out", str(out))
-    assert refused.exit_code == 2
-    assert "replace it with --force" in refused.stderr
-    assert dubito("index", corpus, "--out", str(out), "--force").exit_code == 0
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "thesis.txt").write_text("years of work")
-    monkeypatch.setattr(LetterEncoder, "embed", None)  # refused before anything is embedded
-    for force in ([], ["--force"]):
-        refused = dubito("index", corpus, "--out", str(mine), *force, "--json")
-        assert refused.exit_code == 2
-        assert "exists and is not an index" in json.loads(refused.stdout)["error"]["message"]
-    assert (mine / "thesis.txt").read_text() == "years of work"
-
-
-def test_broken_records_are_refused_or_skipped_and_listed(tmp_path, letters):
-    corpus = str(corpus_file(tmp_path, *(["{broken"] * 25)))
-    refused = dubito("index", corpus, "--out", str(tmp_path / "index"))
-    assert refused.exit_code == 2
-    assert not (tmp_path / "index").exists()
-    done = dubito("index", corpus, "--out", str(tmp_path / "index"), "--on-bad-record", "skip")
-    assert done.exit_code == 0
-    assert done.stdout.replace("\n", " ").count("Skipped: ") == 20
-    assert "and 5 more records skipped" in done.stdout
-    as_json = dubito("index", corpus, "--out", str(tmp_path / "i"), "--on-bad-record", "skip", "--json")
-    assert len(json.loads(as_json.stdout)["problems"]) == 25
-
-
-def test_a_corpus_that_is_not_there_is_refused(tmp_path, letters):
-    done = dubito("index", str(tmp_path / "none"), "--out", str(tmp_path / "index"))
-    assert done.exit_code == 2
-    assert "There is no corpus" in done.stderr
-
-
 # draw
 
 
@@ -590,7 +473,6 @@ def installed(monkeypatch, tmp_path):
     """Everything that the embedded default needs."""
     monkeypatch.setattr(checks, "smollm2_gguf", lambda: tmp_path / "smollm2.gguf")
     monkeypatch.setattr(checks, "minilm_folder", lambda: tmp_path / "minilm")
-    monkeypatch.setattr(checks, "corpus_path", lambda name: corpus_file(tmp_path))
     monkeypatch.setattr(checks, "_installed", lambda name: name != "vllm")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.0")
     monkeypatch.setattr(checks, "_gpu", lambda: "none")
@@ -674,11 +556,11 @@ def test_doctor_reports_a_chat_server_that_does_not_answer(installed):
 
 
 def test_doctor_tries_an_encoder(installed, monkeypatch):
-    monkeypatch.setattr(checks, "open_encoder", lambda name: LetterEncoder())
+    monkeypatch.setattr(checks, "open_encoder", lambda name: ScriptedEncoder())
     details = {
         one["name"]: one["detail"] for one in json.loads(dubito("doctor", "--encoder", "x", "--json").stdout)["checks"]
     }
-    assert "dimension 26" in details["encoder"]
+    assert "dimension 128" in details["encoder"]
 
 
 # the command itself
@@ -697,9 +579,14 @@ def test_version_and_misuse():
     assert re.fullmatch(r"dubito \d+\.\d+\.\d+\n", dubito("--version").stdout)
     assert dubito("aks").exit_code == 2
     assert "ask" in dubito("aks").stderr
-    bare = dubito()
-    assert bare.exit_code == 2
-    assert "Usage: dubito" in bare.output
+
+
+@pytest.mark.parametrize("command", [[], ["calibrate"]])
+def test_a_command_without_arguments_shows_its_help_line_by_line(command):
+    done = dubito(*command)
+    assert done.exit_code == 2
+    assert done.output.strip() == dubito(*command, "--help").output.strip()
+    assert len(done.output.splitlines()) > 5
 
 
 def test_the_module_runs_as_the_command():

@@ -5,10 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -376,61 +372,20 @@ def test_the_file_is_named_for_the_technique_unless_told(
     assert written == {"q.jsonl", "sunar.calibration.json", "sunar.calibration.questions.sqlite"}
 
 
-def finished(path: Path) -> list[str]:
-    """The questions with an outcome, as another process sees them."""
-    if not path.exists() or not path.stat().st_size:
-        return []
-    try:
-        with Store(path) as store:
-            return [question for _, question in store.ended()]
-    except UserFault:  # its tables are being made
-        return []
+def test_ctrl_c_says_what_is_kept(tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = cases(6)
+    use(given)
+    write(tmp_path, given)
+    assert calibrate(tmp_path, "--limit", "3").exit_code == 0
+    monkeypatch.setattr(calibrating, "ask_unfinished", interrupt)
+    done = calibrate(tmp_path, "--json")
+    assert done.exit_code == 130
+    assert "3 of 6 questions are finished and kept: run the same command again to go on." in done.stderr
+    assert json.loads(done.stdout) == {"error": {"type": "Interrupted", "message": "Interrupted."}}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
-@pytest.mark.parametrize("as_json", [False, True])
-def test_ctrl_c_ends_it_at_once_and_loses_only_what_is_under_way(tmp_path: Path, as_json: bool) -> None:
-    write(tmp_path, cases(6))
-    code = (
-        "import asyncio, re, sys, time\n"
-        "from dubito.tests.scripted import *\n"
-        "from dubito.resources import resources\n"
-        "from dubito.tests.unit import test_cli_calibrate as tests\n"
-        "class Slow(tests.Model):\n"
-        "    async def complete(self, messages, sampling):\n"
-        "        if not re.search(r'thing [012]', str(messages)):\n"
-        "            await asyncio.to_thread(time.sleep, 60)\n"
-        "        return await super().complete(messages, sampling)\n"
-        "known = {case.question: case for case in tests.cases(6)}\n"
-        "resources._shared = resources.Resources(\n"
-        "    Slow(given=known, reason=lambda question, line, names: known[question].answer),\n"
-        "    ScriptedEncoder(), ListedRetriever(lambda query: ['f1']), judge=ScriptedJudge(),\n"
-        "    reranker=ScriptedReranker(lambda query, name: 0.5), graph=ScriptedGraph({}))\n"
-        "from dubito.cli import main\n"
-        "main()"
-    )
-    arguments = ["calibrate", "sunar", "q.jsonl", "--set", "penalty=none", "--at-once", "2"]
-    kept = tmp_path / "sunar.calibration.questions.sqlite"
-    running = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments, *(["--json"] if as_json else [])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-    )
-    end = time.monotonic() + 60
-    while len(finished(kept)) < 3 and running.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    running.send_signal(signal.SIGINT)
-    stdout, stderr = running.communicate(timeout=30)
-    assert running.returncode == 130, stderr
-    assert "3 of 6 questions are finished and kept: run the same command again to go on." in stderr
-    if as_json:
-        assert json.loads(stdout) == {"error": {"type": "Interrupted", "message": "Interrupted."}}
-    else:
-        assert stderr.splitlines()[-1] == "Interrupted."
-    assert sorted(finished(kept)) == [f"What is thing {i}?" for i in range(3)]
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_the_bar_tells_how_far_it_is() -> None:
@@ -461,11 +416,3 @@ def test_a_pace_is_told_by_the_second_or_the_minute(monkeypatch: pytest.MonkeyPa
     begun = bar._begun
     monkeypatch.setattr("time.monotonic", lambda: begun + 2)
     assert bar.pace(done, 4) == said
-
-
-def test_help() -> None:
-    done = CliRunner().invoke(app, ["calibrate", "sunar", "--help"])
-    assert done.exit_code == 0
-    for word in ("--alpha", "--holdout", "--seed", "--limit", "--out", "--right", "--set", "--at-once", "Exit codes:"):
-        assert word in done.stdout
-    assert "sunar" in CliRunner().invoke(app, ["calibrate", "--help"]).stdout

@@ -98,13 +98,6 @@ def test_a_person_sees_delta_and_how_well_it_does(use: Thinker) -> None:
     assert "Written to seakr.calibration.json" in said
 
 
-def test_the_same_again_asks_no_model(use: Thinker) -> None:
-    first = json.loads(calibrate("--json").stdout)
-    use.calls.clear()
-    assert json.loads(calibrate("--json").stdout) == first
-    assert not use.calls
-
-
 def test_ask_uses_what_was_found_and_refuses_another_models_or_another_setting(use: Thinker) -> None:
     found = json.loads(calibrate("--json").stdout)
     ask = ["ask", "What is number 9?", "--graph", "seakr", "--set", "calibration=seakr.calibration.json", "--json"]
@@ -147,7 +140,6 @@ def test_a_sweep_shows_each_value_and_a_plot_is_drawn(use: Thinker) -> None:
         (("--sweep", "samples=1"), "samples is '1' and must be a whole number from 2 to 1000."),
         (("--plot", "u.txt"), "'u.txt' cannot be a plot"),
         (("--plot", "nowhere/u.png"), "cannot be a plot"),
-        (("--right", "often"), "There is no rule 'often'"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_a_model_is_asked(

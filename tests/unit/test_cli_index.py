@@ -1,13 +1,13 @@
-"""`dubito index --add-to`: an index and its graph with more documents, or one sentence and the index as it was."""
+"""`dubito index`: a new index, one with more documents, or one sentence and the index as it was."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from dubito.cli import app
 from dubito.errors import UserFault
@@ -17,31 +17,20 @@ from dubito.resources.resources import Resources
 from dubito.retrieval.corpus import read_corpus
 from dubito.retrieval.document_graph import DocumentGraph
 from dubito.retrieval.index import Index
-from dubito.tests.scripted import ScriptedChat
+from dubito.tests.scripted import ScriptedChat, ScriptedEncoder
 from typer.testing import CliRunner
 
 
-class LetterEncoder:
-    """Counts letters, and remembers the texts."""
+class LetterEncoder(ScriptedEncoder):
+    """Remembers the texts."""
 
     def __init__(self, name: str = "letters") -> None:
         self.name = name
         self.embedded: list[str] = []
 
-    async def dimension(self) -> int:
-        return 26
-
-    async def token_counter(self) -> None:
-        return None
-
-    async def max_tokens(self) -> None:
-        return None
-
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
         self.embedded += texts
-        counts = np.array([[text.lower().count(chr(97 + i)) + 0.01 for i in range(26)] for text in texts])
-        rows: Vectors = (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
-        return rows
+        return await super().embed(texts, query=query)
 
 
 @pytest.fixture
@@ -65,6 +54,74 @@ def file_of(folder: Path, name: str, numbers: Sequence[int]) -> str:
 
 def content(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def test_an_index_is_built_and_answers(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out = tmp_path / "my index"
+    done = dubito("index", file_of(tmp_path, "a.jsonl", range(6)), "--out", str(out))
+    assert (done.exit_code, done.stderr) == (0, "")
+    figures, following = done.stdout.splitlines()
+    assert re.fullmatch(r"6 documents, 6 chunks \(words:100\), dimension 128, \S+ [kM]B, \d+\.\d s", figures)
+    assert following == f"Now: dubito ask \"...\" --corpus '{out}'"
+    answered = json.loads(dubito("ask", "eeeee", "--graph", "vanilla_rag", "--corpus", str(out), "--json").stdout)
+    assert answered["evidence"][0]["title"] == "T4"
+
+
+def test_the_graph_of_an_index_is_found_in_the_cache(
+    tmp_path: Path, encoder: LetterEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, corpus = tmp_path / "index", file_of(tmp_path, "a.jsonl", range(10, 16))
+    done = dubito("index", corpus, "--out", str(out), "--graph-neighbours", "2")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "The 2 nearest neighbours of every chunk are in the cache folder" in " ".join(done.stdout.split())
+    monkeypatch.setattr(DocumentGraph, "build", None)  # it is there already
+    chosen = ["--set", "graph_neighbours=2", "--set", "penalty=none", "--set", "first_stage=dense", "-k", "3"]
+    said = dubito("ask", "eeeee", "--graph", "neighbourhood", "--corpus", str(out), "--json", *chosen)
+    assert len(json.loads(said.stdout)["scored"]) == 6
+
+
+def test_an_index_is_replaced_only_by_force_and_other_folders_never(tmp_path: Path, encoder: LetterEncoder) -> None:
+    corpus, out = file_of(tmp_path, "a.jsonl", range(6)), tmp_path / "index"
+    first = json.loads(dubito("index", corpus, "--out", str(out), "--json").stdout)
+    assert (first["documents"], first["chunks"], first["dimension"], first["problems"]) == (6, 6, 128, [])
+    refused = dubito("index", corpus, "--out", str(out))
+    assert refused.exit_code == 2
+    assert "replace it with --force" in refused.stderr
+    assert dubito("index", corpus, "--out", str(out), "--force").exit_code == 0
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    encoder.embedded.clear()
+    refused = dubito("index", corpus, "--out", str(mine), "--force", "--json")
+    assert refused.exit_code == 2
+    assert "exists and is not an index" in json.loads(refused.stdout)["error"]["message"]
+    assert (mine / "thesis.txt").read_text() == "years of work"
+    assert encoder.embedded == []
+
+
+def test_broken_records_are_refused_or_skipped_and_listed(tmp_path: Path, encoder: LetterEncoder) -> None:
+    corpus, out = file_of(tmp_path, "a.jsonl", range(6)), tmp_path / "index"
+    with Path(corpus).open("a") as file:
+        file.write("{broken\n" * 25)
+    assert dubito("index", corpus, "--out", str(out)).exit_code == 2
+    assert not out.exists()
+    done = dubito("index", corpus, "--out", str(out), "--on-bad-record", "skip")
+    assert done.exit_code == 0
+    assert done.stdout.replace("\n", " ").count("Skipped: ") == 20
+    assert "and 5 more records skipped" in done.stdout
+
+
+def test_what_libraries_print_stays_out_of_the_json(
+    tmp_path: Path, encoder: LetterEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def loud(texts: Sequence[str], *, query: bool = False) -> Vectors:
+        print("loading weights")
+        return await ScriptedEncoder.embed(encoder, texts, query=query)
+
+    monkeypatch.setattr(encoder, "embed", loud)
+    done = dubito("index", file_of(tmp_path, "a.jsonl", range(6)), "--out", str(tmp_path / "index"), "--json")
+    assert json.loads(done.stdout)["chunks"] == 6
+    assert "loading weights\n" in done.stderr
 
 
 def test_new_documents_are_added_and_only_they_are_embedded(tmp_path: Path, encoder: LetterEncoder) -> None:
@@ -102,15 +159,6 @@ def test_the_graph_is_extended_too(tmp_path: Path, encoder: LetterEncoder, monke
     scored = json.loads(said.stdout)["scored"]
     assert len(scored) == 4
     assert {one["chunk_id"].split("#")[0] for one in scored} > {"d9", "d8", "d10"}  # those that share a letter
-
-
-def test_another_graph_than_before_is_built(tmp_path: Path, encoder: LetterEncoder) -> None:
-    out = tmp_path / "index"
-    dubito("index", file_of(tmp_path, "a.jsonl", range(8)), "--out", str(out))
-    added = file_of(tmp_path, "b.jsonl", range(8, 11))
-    done = dubito("index", added, "--add-to", str(out), "--graph-neighbours", "2")
-    assert done.exit_code == 0, done.stderr
-    assert "The 2 nearest neighbours of every chunk are in the cache folder." in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -360,20 +360,6 @@ def test_it_says_by_which_name_to_use_it_and_ends_everything(serve: Serve, tmp_p
     assert [path.name for path in serve.folder.iterdir()] == ["model.safetensors"]
 
 
-def test_ctrl_c_is_how_one_ends_it(serve: Serve) -> None:
-    process = serve.start("--json")
-    assert process.stdout is not None
-    told = json.loads(process.stdout.readline())
-    assert told["layer"] == 15
-    assert told["llm"].endswith(f"#Small-Model-1.5B&states=http://127.0.0.1:{serve.port + 1}/v1")
-    assert [server["url"] for server in told["servers"]] == [
-        f"http://127.0.0.1:{port}/v1" for port in (serve.port, serve.port + 1)
-    ]
-    process.send_signal(signal.SIGINT)
-    assert serve.ended(0)[0] == ""
-    assert not any(running(pid) for pid in [*serve.engines(), *(server["pid"] for server in told["servers"])])
-
-
 def test_ctrl_c_before_all_is_ready_ends_it_as_an_interruption(serve: Serve) -> None:
     process = serve.start("--", "--wait")
     engines = serve.engines()
@@ -403,6 +389,8 @@ def test_a_server_that_is_killed_later_takes_the_other_and_its_orphans_along(ser
     process = serve.start("--json")
     assert process.stdout is not None
     told = json.loads(process.stdout.readline())
+    assert told["layer"] == 15
+    assert told["llm"].endswith(f"#Small-Model-1.5B&states=http://127.0.0.1:{serve.port + 1}/v1")
     os.kill(told["servers"][1]["pid"], signal.SIGKILL)
     out, err = serve.ended(1)
     assert out == "", "standard output has had its one object"

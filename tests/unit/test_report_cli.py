@@ -151,15 +151,6 @@ def test_folders_that_are_no_runs(tmp_path, verb: list[str]):
     assert "is a run of version 99" in err
 
 
-def test_a_run_without_outcomes(tmp_path):
-    bench, store = made(tmp_path / "new", SYSTEMS, QUESTIONS)
-    with store:
-        pass
-    code, _, err = dubito("report", bench.folder)
-    assert code == 2
-    assert "has an outcome yet: resume the run" in err
-
-
 @pytest.fixture
 def later(tmp_path) -> Path:
     found = [answered("plain", "q1", "London"), answered("plain", "q2", "Paris", seconds=3.0)]
@@ -196,12 +187,3 @@ def test_a_comparison_as_json(run: Path, later: Path):
     assert system["to_wrong"] == [{"id": "small/q1", "question": "What is q1?"}]
     assert system["settings"] == {"k": [None, "9"]}
     assert {change["metric"] for change in system["changes"]} >= {"f1", "exact_match", "rouge_l"}
-
-
-def test_runs_with_nothing_in_common(run: Path, tmp_path):
-    bench, store = made(tmp_path / "other.run", [vanilla("else")], QUESTIONS)
-    with store:
-        pass
-    code, _, err = dubito("compare", run, bench.folder)
-    assert code == 2
-    assert "have no system in common, so they cannot be compared." in err

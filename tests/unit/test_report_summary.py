@@ -51,11 +51,6 @@ def test_means_are_over_answered_questions_and_failures_stand_beside(tmp_path):
     assert (other.answered, other.failed, other.left, other.metrics) == (0, 5, 0, {})
 
 
-def test_an_interval_of_equal_values_is_their_mean(tmp_path):
-    figure = row(section(tmp_path, *outcomes("a", "rrr..")), "a").metrics["f1"]
-    assert (figure.low, figure.mean, figure.high) == (1, 1, 1)
-
-
 def test_the_best_is_the_highest_that_is_shown(tmp_path):
     found = section(tmp_path, *outcomes("a", "rrw.."), *outcomes("b", "rww.."))
     assert found.is_best(row(found, "a"), "f1")
