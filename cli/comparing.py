@@ -13,7 +13,7 @@ from ..evals.answers import Standard
 from ..evals.comparison import Comparison, Differing, SystemComparison, comparison_of
 from ..evals.reports.summary import MeanCost
 from ..evals.reports.tables import numbers
-from ..evals.reports.words import amount, called, chance, number, share, signed
+from ..evals.reports.words import amount, called, chance, number, signed
 from ..evals.run_folder import RunQuestion
 from ..evals.store import Store
 from ..presenters.blocks import Cell, Row, Table
@@ -21,7 +21,6 @@ from ..presenters.words import counted
 from ..render.sanitize import one_line, shortened
 from ..render.screen import console, print_json
 from ..render.terminal import show_blocks
-from ..traces.writer import jsonable
 
 MOST_QUESTIONS = 10
 """Changed questions that are listed. The others are counted."""
@@ -78,17 +77,14 @@ def as_object(comparison: Comparison) -> dict[str, Any]:
         }
         for system in comparison.systems
     ]
-    compared: dict[str, Any] = jsonable(
-        {
-            "first": str(comparison.first.folder),
-            "second": str(comparison.second.folder),
-            "questions": {"both": both, "first_alone": first, "second_alone": second},
-            "alone": {"first": list(comparison.alone[0]), "second": list(comparison.alone[1])},
-            "about": comparison.about,
-            "systems": systems,
-        }
-    )
-    return compared
+    return {
+        "first": str(comparison.first.folder),
+        "second": str(comparison.second.folder),
+        "questions": {"both": both, "first_alone": first, "second_alone": second},
+        "alone": {"first": comparison.alone[0], "second": comparison.alone[1]},
+        "about": comparison.about,
+        "systems": systems,
+    }
 
 
 def _show_system(screen: Console, system: SystemComparison) -> None:
@@ -144,5 +140,6 @@ def _cost(before: MeanCost, after: MeanCost) -> Table:
         figures = amount(first), amount(second), sign + amount(abs(second - first))
         rows.append(Row([Cell(name.replace("_", " ")), *numbers(*figures)]))
     if before.remembered or after.remembered:
-        rows.append(Row([Cell("cached calls"), *numbers(share(before.remembered), share(after.remembered), "")]))
+        cached = f"{before.remembered:.0%}", f"{after.remembered:.0%}", ""
+        rows.append(Row([Cell("cached calls"), *numbers(*cached)]))
     return Table(["cost of a question", "A", "B", "B - A"], rows)

@@ -22,7 +22,7 @@ from ..render.sanitize import one_line
 from ..render.screen import console, print_json, working
 from ..render.terminal import show_blocks
 from ..traces.files import writing
-from ..traces.writer import BEGINNING, jsonable
+from ..traces.writer import BEGINNING
 
 SHOWN = ("f1", "exact_match", "accuracy", "recall@5", "delta_seper")
 """The metrics on the terminal, beside the metric that was chosen."""
@@ -93,8 +93,7 @@ def as_object(run: EvaluationRun, written: Written) -> dict[str, Any]:
         }
         for section in summary.sections
     ]
-    report: dict[str, Any] = jsonable({**about, **counts, "datasets": datasets, **files})
-    return report
+    return {**about, **counts, "datasets": datasets, **files}
 
 
 def save_trace(folder: Path, system: str, question: str, path: Path, *, as_json: bool) -> None:

@@ -1,12 +1,9 @@
 """A question with its gold answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from ..retrieval.corpus import Document
+from ..retrieval.corpus import Document
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,14 @@
 """The scores of a run's outcomes: for each system and question the metrics, the uncertainty, and the cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..state.records import Uncertainty
 from .answers import Standard, answer_scores
 from .ranking import retrieval_scores
-
-if TYPE_CHECKING:
-    from ..state.records import Uncertainty
-    from .run_folder import EvaluationRun, RunQuestion
-    from .store import Outcome, Store
+from .run_folder import EvaluationRun, RunQuestion
+from .store import Outcome, Store
 
 RIGHT = 0.5
 """An answer with at least this F1 counts as right."""
@@ -24,10 +20,7 @@ SEPER = ("seper", "seper_without", "delta_seper")
 NAMES = {
     "exact_match": "EM",
     "f1": "F1",
-    "accuracy": "accuracy",
     "cover_em": "cover EM",
-    "precision": "precision",
-    "recall": "recall",
     "rouge_l": "ROUGE-L",
     "ndcg@10": "nDCG@10",
     "mrr": "MRR",

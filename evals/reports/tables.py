@@ -8,7 +8,7 @@ from ..reliability import UncertaintyBin
 from ..scores import MAIN, RETRIEVAL, RIGHT, SEPER
 from .about import differing
 from .summary import Figure, MeanCost, Pair, Section, Summary, SystemFigures
-from .words import amount, called, chance, number, plain, share, signed
+from .words import amount, called, chance, number, plain, signed
 
 LONGEST_REASON = 300
 
@@ -134,7 +134,7 @@ def costs_table(costs: Sequence[MeanCost]) -> Table:
     rows = []
     for cost in costs:
         means = map(amount, (cost.calls, cost.prompt_tokens, cost.completion_tokens, cost.seconds))
-        cached = share(cost.remembered), amount(cost.remembered_seconds)
+        cached = f"{cost.remembered:.0%}", amount(cost.remembered_seconds)
         rows.append(Row([Cell(cost.system), *numbers(f"{cost.n}", *means, *cached)]))
     note = f"{COST_NOTE} {CACHE_NOTE}" if any(cost.remembered for cost in costs) else COST_NOTE
     return Table(columns, rows, "Cost of a question", note)

@@ -15,11 +15,9 @@ def number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
-def signed(value: float | None, digits: int = 3) -> str:
+def signed(value: float, digits: int = 3) -> str:
     """'+0.120', '−0.120', '0.000'."""
-    if value is None or round(value, digits) == 0:
-        return number(None if value is None else 0.0, digits)
-    return f"{value:+.{digits}f}".replace("-", "−")
+    return f"{value:+.{digits}f}".replace("-", "−") if round(value, digits) else number(0.0, digits)
 
 
 def chance(p: float) -> str:
@@ -30,11 +28,6 @@ def chance(p: float) -> str:
 def amount(value: float) -> str:
     """'1,234', '12.5', '0.25'."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def share(value: float | None) -> str:
-    """'12%'."""
-    return "-" if value is None else f"{value:.0%}"
 
 
 def plain(value: object) -> str:
