@@ -114,6 +114,12 @@ def test_p_values_by_hand() -> None:
     assert paired_permutation([0.5, 0.5], [0.5, 0.5], seed=0) == (0.0, 1.0)
 
 
+def test_rounding_breaks_no_ties() -> None:
+    # -0.2 -0.5 +0.1 -0.1 +0.7 adds up to 0, or to a rounding error
+    first, second = [0.9, 0.7, 0.4, 0.1, 0.2, 0.7], [0.9, 0.9, 0.9, 0.0, 0.3, 0.0]
+    assert paired_permutation(first, second, seed=0).p == every_swap(first, second)
+
+
 def test_questions_that_both_answer_alike_change_the_mean_and_not_p() -> None:
     first, second = [1.0] * 8, [0.0] * 8
     found = paired_permutation(first + [0.3] * 500, second + [0.3] * 500, seed=0)
