@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MODULES = "_calibration"
 """The end of the names of the modules in `evals` that calibrate a technique."""
 
-SETTINGS = {"corpus": Corpus, "llm": Llm, "encoder": Encoder, "chunker": Chunker, "preset": Preset, "k": K}
-"""The settings with an option of their own, in the techniques that have them."""
+SETTINGS = ("corpus", "llm", "encoder", "chunker", "preset", "k")
+"""The settings with an option of their own; a technique that has no such setting refuses it."""
 
 
 def _common(
@@ -33,6 +33,12 @@ def _common(
         ),
     ],
     *,
+    corpus: Corpus = None,
+    llm: Llm = None,
+    encoder: Encoder = None,
+    chunker: Chunker = None,
+    preset: Preset = None,
+    k: K = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The calibration file.  [default: TECHNIQUE.calibration.json]")
     ] = None,
@@ -78,29 +84,22 @@ def _calibrate() -> None:
 
 def _command(technique: str) -> Any:  # noqa: ANN401 - a click command
     from ..evals.calibration import calibrator_of  # noqa: PLC0415 - heavy imports
-    from ..graphs.registry import context_type  # noqa: PLC0415
     from .calibrating import run_calibration  # noqa: PLC0415
 
     calibrator = calibrator_of(technique)
-    fields = context_type(calibrator.compiled()).model_fields
-    settings = [name for name in SETTINGS if name in fields]
     own = calibrator.options.model_fields
 
     def verb(**given: Any) -> None:  # noqa: ANN401
         run_calibration(
             technique,
             calibrator,
-            options={name: given.pop(name) for name in settings},
+            options={name: given.pop(name) for name in SETTINGS},
             own={name: given.pop(name) for name in own},
             **given,
         )
 
     common = inspect.signature(_common, eval_str=True).parameters
-    parameters = [
-        *common.values(),
-        *(_option(name, SETTINGS[name], None) for name in settings),
-        *_options_of(calibrator.options),
-    ]
+    parameters = [*common.values(), *_options_of(calibrator.options)]
     verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -115,14 +114,11 @@ def _command(technique: str) -> Any:  # noqa: ANN401 - a click command
 def _options_of(model: type[BaseModel]) -> list[inspect.Parameter]:
     """An option for each field of a pydantic model. A field's title is the name of its value in the help."""
     return [
-        _option(
+        inspect.Parameter(
             name,
-            Annotated[field.annotation, typer.Option(help=field.description, metavar=field.title)],
-            field.get_default(),
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=Annotated[field.annotation, typer.Option(help=field.description, metavar=field.title)],
+            default=field.get_default(),
         )
         for name, field in model.model_fields.items()
     ]
-
-
-def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:  # noqa: ANN401
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

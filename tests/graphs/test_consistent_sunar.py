@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from dubito.errors import ModelFault, ModelUnavailable, UserFault
+from dubito.errors import UserFault
 from dubito.evals import sunar_calibration
 from dubito.models.interfaces import Completion, Message, Reply, Sampling, Tokens
 from dubito.prompts import answer, decompose, unparsed
@@ -145,24 +145,6 @@ async def test_a_threads_next_question_begins_anew() -> None:
     second = await graph.ainvoke({"question": "Who?"}, thread, context=sunar_calibration.ConsistentContext(**SETTINGS))
     assert [hop["question"] for hop in second["hops"]] == ["Who?"]
     assert second["usage"]["calls"] == first["usage"]["calls"]
-
-
-def test_it_runs_for_callers_without_a_loop_and_without_a_context() -> None:
-    result = machine(Repeater()).invoke({"question": QUESTION})
-    assert result["consistency"] == 1.0
-    assert len(result["resampled"]) == 10
-
-
-@pytest.mark.parametrize("attempts", [3, 4])
-@pytest.mark.usefixtures("fast_retries")
-async def test_a_model_fault_is_tried_again(attempts: int) -> None:
-    judge = ScriptedJudge(faults=[ModelFault("judge", "it is gone")] * attempts)
-    llm = Repeater(again=lambda text: ["Bo"])
-    if attempts < 4:
-        assert (await run(llm, judge))["consistency"] == 0.0
-        return
-    with pytest.raises(ModelUnavailable, match="4 attempts"):
-        await run(llm, judge)
 
 
 async def test_an_unknown_judge_is_refused_before_any_model_is_called() -> None:
