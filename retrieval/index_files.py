@@ -11,7 +11,7 @@ import faiss
 from ..errors import UserFault
 from ..state.records import Chunk
 from .corpus import shown
-from .saved_folder import MANIFEST, FolderManifest, how_to_build, read_manifest, refuse_other_content, write_folder
+from .saved_folder import MANIFEST, FolderManifest, how_to_build, read_manifest, write_folder
 
 KIND, FORMAT = "index", 1
 VECTORS, CHUNKS = "vectors.faiss", "chunks.jsonl"
@@ -62,13 +62,15 @@ def write_index(folder: Path, manifest: Manifest, chunks: Iterable[Chunk], vecto
         with (target / CHUNKS).open("wb") as file:
             file.writelines(_line(chunk) for chunk in chunks)
 
-    refuse_other_content(folder, KIND, ours=is_index(folder))
+    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not (is_free or is_index(folder)):
+        raise UserFault(f"{shown(folder)} exists and is not an index: give a folder that is new or empty.")
     return write_folder(folder, manifest, fill, replace=replace)
 
 
 def read_index_manifest(folder: Path) -> Manifest:
     """The manifest of an index of this format; `UserFault` for every other folder."""
-    return read_manifest(folder, Manifest, KIND, FORMAT)
+    return read_manifest(folder, Manifest)
 
 
 def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:

@@ -17,7 +17,7 @@ from ..errors import UserFault
 from ..models.interfaces import Vectors
 from .chunking import Progress, batches, embedding_text
 from .corpus import shown
-from .derived_files import cache_folder, get_or_build
+from .derived_files import get_or_build
 from .document_graph import DocumentGraph, cached_graph, known_graph, manifest_of
 from .index import Index
 from .neighbours import Neighbours, Rows, none_yet
@@ -76,7 +76,6 @@ async def cached_late_graph(
     """
     dense = manifest_of(index, CANDIDATES * k)
     manifest = dense.model_copy(update={"k": k, "late_interaction": model.name, "candidates": dense.k})
-    folder = cache_folder(cache, manifest)
 
     async def build() -> Callable[[Path], None]:
         candidates = (await cached_graph(index, dense.k, cache, progress, before=before)).nearest.rows
@@ -90,14 +89,14 @@ async def cached_late_graph(
         needed = np.union1d(stale, fresh[fresh >= 0])
         texts = [embedding_text(index.chunks[row]) for row in needed]
         try:
-            tokens = await _encoded(texts, model, folder.parent, encoding)
+            tokens = await _encoded(texts, model, cache, encoding)
         except OSError as fault:
             raise UserFault(f"The token vectors cannot be written to {shown(cache)}: {fault.strerror}.") from fault
         for batch in batches(stale, BATCH, progress):
             await asyncio.to_thread(_rescore, nearest, batch, fresh, needed, tokens)
         return DocumentGraph(manifest, index.chunks, nearest).fill
 
-    return await get_or_build(folder, manifest, lambda: DocumentGraph.read(folder, index, manifest), build)
+    return await get_or_build(cache, manifest, lambda folder: DocumentGraph.read(folder, index, manifest), build)
 
 
 def _taken_over(nearest: Neighbours, known: Neighbours, candidates: Candidates, earlier: Candidates) -> Candidates:

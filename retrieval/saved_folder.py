@@ -72,15 +72,9 @@ def _put_in_place(partial: Path, target: Path, *, replace: bool) -> bool:
     return placed
 
 
-def refuse_other_content(folder: Path, kind: str, *, ours: bool) -> None:
-    """`UserFault` if the folder holds anything that is not ours and would be lost."""
-    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not (is_free or ours):
-        raise UserFault(f"{shown(folder)} exists and is not {_a(kind)}: give a folder that is new or empty.")
-
-
-def read_manifest(folder: Path, model: type[M], kind: str, version: int) -> M:
-    """The manifest of a folder of this kind and format; `UserFault` for every other folder."""
+def read_manifest(folder: Path, model: type[M]) -> M:
+    """The manifest of a folder of this model's kind and format; `UserFault` for every other folder."""
+    kind, version = model.model_fields["kind"].default, model.model_fields["format"].default
     try:
         content = json.loads((folder / MANIFEST).read_bytes())
     except OSError as fault:
