@@ -4,12 +4,10 @@ On disk it is a folder with a manifest, `neighbours.npy` (int32 [N, k]: rows of 
 -1) and `scores.npy` (float32 [N, k]: cosines, filled up with -inf). The arrays are read memory-mapped.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -65,7 +63,7 @@ class DocumentGraph:
     @classmethod
     async def build(
         cls, index: Index, k: int, progress: Progress | None = None, exact_up_to: int = EXACT_UP_TO
-    ) -> DocumentGraph:
+    ) -> Self:
         """Compare an index's vectors; progress: gets the number of finished chunks.
 
         Equal vectors give equal graphs. The search needs at most a few hundred megabytes beside the result.
@@ -86,7 +84,7 @@ class DocumentGraph:
         return cls(manifest, index.chunks, nearest)
 
     @classmethod
-    def read(cls, folder: Path, index: Index, manifest: GraphManifest) -> DocumentGraph:
+    def read(cls, folder: Path, index: Index, manifest: GraphManifest) -> Self:
         """Open the graph of this manifest in a folder of the cache; see `read_derived`."""
         shape = manifest.chunks, manifest.k
         rows = read_array(folder / "neighbours.npy", "int32", shape)
@@ -108,7 +106,7 @@ class DocumentGraph:
         """A copy of the chunk of that id, without a score; `KeyError` for an unknown id."""
         return self._chunks[self._row[chunk_id]].copy()
 
-    async def extended(self, index: Index, progress: Progress | None = None) -> DocumentGraph:
+    async def extended(self, index: Index, progress: Progress | None = None) -> Self:
         """The graph of an index that begins with this graph's chunks and continues with new chunks.
 
         New chunks are compared with all chunks, old chunks with the new ones; an exact graph becomes what `build` would
@@ -124,7 +122,7 @@ class DocumentGraph:
             await _search(index, rows[:old], rows[old:], nearest, progress and _of_all(progress, 0, whole))
             await _search(index, rows[old:], rows, nearest, progress and _of_all(progress, old, whole))
         grown = {"chunks": whole, "chunks_sha256": index.manifest.chunks_sha256}
-        return DocumentGraph(self.manifest.model_copy(update=grown), index.chunks, nearest)
+        return type(self)(self.manifest.model_copy(update=grown), index.chunks, nearest)
 
     def _check_extends(self, index: Index) -> None:
         if self.manifest.late_interaction is not None:

@@ -1,7 +1,7 @@
 """State and context of `seakr`."""
 
 import math
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from typing_extensions import TypedDict
@@ -38,9 +38,6 @@ NEEDS: dict[Estimator, frozenset[Capability]] = {
 }
 """The capabilities of the chat model that each estimator needs."""
 
-JUDGED = frozenset({"semantic_entropy", "degree_entropy"})
-"""The estimators that ask a judge."""
-
 Strategy = Literal["rationales", "knowledge"]
 
 
@@ -72,10 +69,10 @@ class SeaKROutput(ReasoningOutput):
 UNSAMPLED = ["prompt", "perplexity", "energy"]
 """The estimators that need no samples."""
 
-UNJUDGED = [name for name in get_args(Estimator) if name not in JUDGED]
+UNJUDGED = [name for name in NEEDS if name not in {"semantic_entropy", "degree_entropy"}]
 """The estimators that need no entailment judge."""
 
-NOT_GRAM = [name for name in get_args(Estimator) if name != "gram"]
+NOT_GRAM = [name for name in NEEDS if name != "gram"]
 
 
 class SeaKRContext(WholeReasoningContext, SamplingContext, JudgeContext, SearchingContext):
