@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
-from .saved_folder import FolderManifest, damaged, read_manifest, write_folder
+from .saved_folder import MANIFEST, FolderManifest, write_folder
 
 T = TypeVar("T")
 
@@ -44,12 +44,13 @@ def read_array(file: Path, dtype: str, shape: Sequence[int | None]) -> NDArray[A
 def read_derived(cache: Path, manifest: Derived, read: Callable[[Path], T]) -> T:
     """Read the cache's folder with this manifest; `UserFault` if it is missing or damaged."""
     folder = cache_folder(cache, manifest)
-    if read_manifest(folder, type(manifest)) != manifest:
-        raise damaged(folder, manifest.kind)
+    unusable = UserFault(f"The {manifest.kind} {folder} is missing or damaged: delete that folder.")
     try:
-        return read(folder)
+        if (folder / MANIFEST).read_bytes() == manifest.content():
+            return read(folder)
     except (OSError, ValueError, EOFError, LookupError, TypeError) as fault:
-        raise damaged(folder, manifest.kind) from fault
+        raise unusable from fault
+    raise unusable
 
 
 async def get_or_build(

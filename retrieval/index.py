@@ -17,10 +17,18 @@ from .chunkers import SEMANTIC, chunker_for
 from .chunking import Chunker, Progress, batches, embedding_text
 from .corpus import Corpus, read_corpus, shown
 from .fusion import Ranking
-from .index_files import FORMAT, KIND, Manifest, is_index, read_index_manifest, read_rows, sha256_of, write_index
+from .index_files import (
+    FORMAT,
+    HOW_TO_BUILD,
+    Manifest,
+    is_index,
+    read_index_manifest,
+    read_rows,
+    sha256_of,
+    write_index,
+)
 from .pool import Pool, at_least_one
 from .rechunk import documents_of
-from .saved_folder import how_to_build
 
 BATCH = 256
 """Chunks embedded between two reports of progress; only their texts and vectors are in memory twice."""
@@ -83,12 +91,12 @@ class Index:
         if manifest.encoder != encoder.name:
             raise UserFault(
                 f"The index {shown(path)} was made with the encoder '{manifest.encoder}', not with "
-                f"'{encoder.name}': choose that encoder, or {how_to_build(KIND)}."
+                f"'{encoder.name}': choose that encoder, or {HOW_TO_BUILD}."
             )
         if manifest.dimension != (dimension := await encoder.dimension()):
             raise UserFault(
                 f"The index {shown(path)} has vectors of length {manifest.dimension} and the encoder '{encoder.name}' "
-                f"now gives vectors of length {dimension}: {how_to_build(KIND)}."
+                f"now gives vectors of length {dimension}: {HOW_TO_BUILD}."
             )
         chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
         return cls(manifest, chunks, vectors, encoder)

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from .capability import Capability
 from .context import PRESET, Presets, names_no_resource, names_resource, unused_with
-from .mixins import Judge, JudgeContext, Samples, SamplingContext, Temperature, UnitInterval, WholeReasoningContext
+from .mixins import Judge, JudgeContext, ReasoningTokens, Samples, Temperature, UnitInterval
 from .reasoning import ReasoningOutput, ReasoningState, SearchingContext
 from .records import extend
 
@@ -75,7 +75,7 @@ UNJUDGED = [name for name in NEEDS if name not in {"semantic_entropy", "degree_e
 NOT_GRAM = [name for name in NEEDS if name != "gram"]
 
 
-class SeaKRContext(WholeReasoningContext, SamplingContext, JudgeContext, SearchingContext):
+class SeaKRContext(JudgeContext, SearchingContext):
     """Settings of SeaKR (sections 3 and 4.1.3)."""
 
     presets: ClassVar[Presets] = {
@@ -159,14 +159,7 @@ class SeaKRContext(WholeReasoningContext, SamplingContext, JudgeContext, Searchi
         json_schema_extra=unused_with(estimator=NOT_GRAM),
     )
     judge: Judge = Field(default=PRESET, json_schema_extra=unused_with(estimator=UNJUDGED))
-    max_reasoning_tokens: int = Field(
-        default=200,
-        ge=1,
-        le=4096,
-        title="Longest reasoning",
-        description="The maximum length of the reasoning over all kept snippets, in tokens.",
-        json_schema_extra=unused_with(reasoning=["rationales"]),
-    )
+    max_reasoning_tokens: ReasoningTokens = Field(default=200, json_schema_extra=unused_with(reasoning=["rationales"]))
     word_uncertainty: UnitInterval = Field(
         default=0.1,
         title="Uncertain words",
