@@ -14,8 +14,7 @@ from dubito.errors import ContextOverflow, ModelFault, ModelUnavailable, UserFau
 from dubito.graphs import dense
 from dubito.models.interfaces import Completion, Message, Reply, Sampling
 from dubito.resources.resources import Resources
-from dubito.state.dense import DenseContext, DseFigures
-from dubito.state.flow import Answered
+from dubito.state.dense import DenseContext
 from dubito.state.records import Chunk, Usage, add_usage, extend
 from dubito.tests.graphs import dense_reference as reference
 from dubito.tests.scripted import (
@@ -276,14 +275,6 @@ async def test_chunks_that_cannot_be_measured_are_refused(chunks: Any, message: 
     assert llm.calls == []
 
 
-@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
-async def test_a_bad_question_is_refused_before_any_model_is_called(question: Any) -> None:
-    llm = Reader()
-    with pytest.raises(UserFault, match="question"):
-        await machine(llm).ainvoke({"question": question, "chunks": FIVE})
-    assert llm.calls == []
-
-
 # --- rephrasings that fail ---
 
 
@@ -396,13 +387,6 @@ async def test_a_lasting_fault_of_the_judge_ends_as_unavailable(fast_retries: No
         await measure(Reader(answer=answers({"other two": "the Thames"})), FIVE, judge)
 
 
-async def test_a_fault_of_the_model_is_retried(fast_retries: None) -> None:
-    llm = Reader(faults=[ModelFault("scripted", "timed out")] * 2)
-    state, _ = await measure(llm, FIVE, check_determinism=False)
-    assert state["dse"] == 0
-    assert len(llm.calls) == 11 + 2
-
-
 # --- is the model deterministic? ---
 
 
@@ -506,9 +490,6 @@ async def test_calls_stay_within_the_concurrency() -> None:
 # --- in other programs ---
 
 
-OUTPUT = {*Answered.__annotations__, *DseFigures.__annotations__}
-
-
 class Parent(TypedDict, total=False):
     """An agent's state."""
 
@@ -538,31 +519,6 @@ async def test_as_a_subgraph_of_another_graph() -> None:
     assert state["question"] == QUESTION
     assert state["usage"]["calls"] == len(llm.calls) == 12
     assert state["warnings"] == ["looked"]
-
-
-async def test_every_way_to_call_gives_the_same() -> None:
-    graph = machine(Reader(answer=answers({"other two": "the Thames"})))
-    graph_input = {"question": QUESTION, "chunks": FIVE}
-    results = [
-        await graph.ainvoke(graph_input),
-        await asyncio.to_thread(graph.invoke, graph_input),
-        [part async for part in graph.astream(graph_input, stream_mode="values")][-1],
-        (await asyncio.to_thread(lambda: list(graph.stream(graph_input, stream_mode="values"))))[-1],
-        await graph.ainvoke(graph_input, context={}),
-    ]
-    assert set(results[0]) == {*OUTPUT}
-    figures = [{key: state[key] for key in OUTPUT - {"usage"}} for state in results]
-    assert figures == [figures[0]] * 5
-    assert [state["usage"]["calls"] for state in results] == [12, 11, 11, 11, 11]
-
-
-def test_schemas() -> None:
-    graph: Any = dense.graph
-    assert {"dse_threshold", "judge", "check_determinism", "llm"} <= graph.get_context_jsonschema()["properties"].keys()
-    input_schema = graph.get_input_jsonschema()
-    assert list(input_schema["properties"])[:2] == ["question", "chunks"]
-    assert input_schema["required"] == ["question"]
-    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
 
 
 async def test_two_questions_in_one_thread() -> None:

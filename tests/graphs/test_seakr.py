@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dubito.errors import CapabilityMissing, ContextOverflow, ContractFault, ModelFault, ModelUnavailable, UserFault
+from dubito.errors import CapabilityMissing, ContractFault, UserFault
 from dubito.graphs import seakr, wiring
-from dubito.graphs.seakr import STRATEGIES
 from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, Token, Tokens
 from dubito.nodes.thresholds import BUILT_IN
 from dubito.prompts.reasoning_examples import ENDING
 from dubito.resources.resources import Resources
-from dubito.state.seakr import NEEDS, SeaKRContext, SeaKROutput
+from dubito.state.seakr import NEEDS, SeaKRContext
 from dubito.tests.graphs import seakr_reference as reference
 from dubito.tests.scripted import (
     QUESTION,
@@ -36,11 +35,7 @@ from dubito.tests.scripted import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
 from pydantic import ValidationError
-
-THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 STEP = ["pseudo_generate", "append_rationale"]
 BOTH = ["reason_over_knowledge+reason_over_rationales", "choose_strategy"]
@@ -1017,14 +1012,6 @@ def test_the_random_worlds_reach_every_stop_reason() -> None:
 # --- what goes wrong ---
 
 
-@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
-async def test_a_bad_question_is_refused_before_any_model_is_called(question: Any) -> None:
-    llm = Reasoner()
-    with pytest.raises(UserFault, match="question"):
-        await machine(llm).ainvoke({"question": question}, context=SET)
-    assert llm.calls == []
-
-
 @pytest.mark.parametrize(
     ("estimator", "has", "told", "possible"),
     [
@@ -1111,102 +1098,12 @@ async def test_a_calibration_that_is_not_there(tmp_path: Path) -> None:
     assert llm.calls == []
 
 
-async def test_an_unknown_first_stage_is_refused_before_any_model_is_called() -> None:
-    llm, retriever = Reasoner(), ListedRetriever(lambda query: [])
-    with pytest.raises(UserFault, match="no first stage named 'bm52'"):
-        await machine(llm, retriever=retriever).ainvoke({"question": QUESTION}, context={**SET, "first_stage": "bm52"})
-    assert (llm.calls, retriever.asked) == ([], [])
-
-
-async def test_a_prompt_that_does_not_fit_is_not_retried() -> None:
-    llm = Reasoner(faults=[ContextOverflow("The prompt has 5000 tokens and the window is 4096.")])
-    with pytest.raises(ContextOverflow, match="5000 tokens"):
-        await run(llm)
-    assert len(llm.calls) == 1
-
-
-async def test_a_prompt_that_does_not_fit_with_a_snippet() -> None:
-    llm = Reasoner(step=through(WHO), uncertainty=by({(0, None): UNSURE}))
-    complete = llm.complete
-
-    async def overflowing(messages: Any, sampling: Any) -> Any:
-        if "Tb" in messages[-1]["content"]:
-            raise ContextOverflow("The prompt has 5000 tokens and the window is 4096.")
-        return await complete(messages, sampling)
-
-    llm.complete = overflowing  # type: ignore[method-assign]
-    with pytest.raises(ContextOverflow, match="5000 tokens"):
-        await run(llm)
-
-
-async def test_faults_are_retried(fast_retries: None) -> None:
-    llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE}))
-    llm.faults = [ModelFault("scripted", "timed out")] * 3
-    ran = await run(llm)
-    assert ran.state["answer"] == "the Lune"
-    assert ran.path == ["prepare", *searched(), *STEP, *BOTH]
-
-
-async def test_a_lasting_fault(fast_retries: None) -> None:
-    llm = Reasoner(faults=[ModelFault("scripted", "connection refused")] * 9)
-    with pytest.raises(ModelUnavailable, match="scripted did not answer after 4 attempts: connection refused"):
-        await run(llm)
-    assert len(llm.calls) == 4
-
-
 async def test_states_that_are_no_numbers() -> None:
     with pytest.raises(UserFault, match="not finite"):
         await run(Sampler(step=through(LAST), texts=["x", "y"], rows=[[1.0, math.nan]] * 2))
 
 
-async def test_usage_counts_every_call_once() -> None:
-    llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE}))
-    ran = await run(llm)
-    usage = ran.state["usage"]
-    # two drafts, three tries and the whole, each with U; the answer is in the last step
-    assert usage["calls"] == len(llm.calls) == 2 * 2 + 3 * 2 + 2
-    assert usage["prompt_tokens"] == 7 * 12
-    assert usage["completion_tokens"] == 6 * 3 + 6 * 2 * 3
-    assert {name: node["runs"] for name, node in usage["nodes"].items()} == {
-        **dict.fromkeys(["formulate_query", "search_snippets", "rerank_snippets"], 1),
-        **dict.fromkeys([*STRATEGIES, "choose_strategy"], 1),
-        **dict.fromkeys(STEP, 2),
-        "try_snippet": 3,
-    }
-
-
 # --- in other programs ---
-
-OUTPUT = {
-    *("answer", "evidence", "uncertainty", "usage", "warnings"),
-    *("steps", "stop_reason", "threshold", "strategy_answers", "strategy"),
-}
-
-
-def asking() -> Reasoner:
-    """A model for which SeaKR retrieves once."""
-    return Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE}, whole=UNSURE))
-
-
-def figures(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The output without the cost; parallel answers are sorted."""
-    answers = sorted(state["strategy_answers"], key=lambda answer: str(answer["strategy"]))
-    return {**{key: state[key] for key in OUTPUT - {"usage"}}, "strategy_answers": answers}
-
-
-async def test_every_way_to_call_gives_the_same() -> None:
-    graph = machine(asking())
-    asked = {"question": QUESTION}
-    results = [
-        await graph.ainvoke(asked, context=SET),
-        await graph.ainvoke(asked, context=SeaKRContext(**SET)),
-        await asyncio.to_thread(graph.invoke, asked, context=SET),
-        [part async for part in graph.astream(asked, context=SET, stream_mode="values")][-1],
-        (await asyncio.to_thread(lambda: list(graph.stream(asked, context=SET, stream_mode="values"))))[-1],
-    ]
-    assert set(results[0]) == OUTPUT
-    assert [chunk["id"] for chunk in results[0]["evidence"]] == ["a"]
-    assert [figures(one) for one in results] == [figures(results[0])] * 5
 
 
 @pytest.mark.parametrize("how", ["ainvoke", "invoke", "astream", "stream"])
@@ -1229,64 +1126,3 @@ async def test_no_context_means_the_defaults(how: str, context: Any, monkeypatch
     assert state["answer"] == "the Lune"
     assert len(state["steps"][0]["attempts"]) == 3
     assert {call.sampling.n for call in llm.asked if call.read and call.sampling} == {20}
-
-
-async def test_a_question_that_failed_leaves_nothing_to_the_threads_next(fast_retries: None) -> None:
-    llm = asking()
-    retriever = ListedRetriever(lambda query: FOUND)
-    graph = machine(llm, retriever=retriever, checkpointer=InMemorySaver())
-
-    def breaks(shown: Sequence[str], rationales: Sequence[str]) -> str:
-        if rationales:
-            raise ModelFault("scripted", "connection refused")
-        return WHO
-
-    llm.step = breaks
-    with pytest.raises(ModelUnavailable):
-        await graph.ainvoke({"question": QUESTION}, THREAD, context=SET)
-    llm.step = asking().step
-    second = await graph.ainvoke({"question": QUESTION}, THREAD, context=SET)
-    expected = await machine(asking()).ainvoke({"question": QUESTION}, context=SET)
-    assert figures(second) == figures(expected)
-
-
-class Agent(SeaKROutput, total=False):
-    """An agent's state."""
-
-    question: str
-
-
-@pytest.mark.parametrize("context", [SeaKRContext(**SET, max_docs=1), {**SET, "max_docs": 1}], ids=["context", "dict"])
-async def test_as_a_subgraph_of_another_graph(context: Any) -> None:
-    llm = asking()
-    parent: Any = StateGraph(Agent)
-    parent.add_node("seakr", machine(llm))
-    parent.add_edge(START, "seakr")
-    parent.add_edge("seakr", END)
-    state = await parent.compile().ainvoke({"question": QUESTION}, context=context)
-    assert (state["stop_reason"], state["threshold"]) == ("max_docs", -6.0)
-    assert [chunk["id"] for chunk in state["evidence"]] == ["a"]
-    assert state["usage"]["calls"] == len(llm.calls)
-    assert len(state["strategy_answers"]) == 2
-
-
-def test_schemas() -> None:
-    graph: Any = seakr.graph
-    fields = graph.get_context_jsonschema()["properties"]
-    assert {
-        "estimator",
-        "retrieval_threshold",
-        "samples",
-        "layer",
-        "alpha",
-        "word_uncertainty",
-        "mode",
-        "max_docs",
-    } <= fields.keys()
-    assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
-    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
-    assert set(graph.get_graph().nodes) == {
-        *("__start__", "prepare", "pseudo_generate", "formulate_query", "search_snippets", "try_snippet"),
-        *("rerank_snippets", "append_rationale"),
-        *("reason_over_rationales", "reason_over_knowledge", "choose_strategy", "__end__"),
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dubito.errors import ModelFault, UserFault
+from dubito.errors import UserFault
 from dubito.graphs import df_rag, vanilla_rag
 from dubito.prompts import answer
 from dubito.resources.resources import Resources
@@ -161,13 +161,6 @@ async def test_after_two_empty_answers_it_warns() -> None:
     assert state["answer"] == ""
     assert state["warnings"] == ["The model gave an empty answer twice."]
     assert state["usage"]["calls"] == len(llm.calls) == 2
-
-
-async def test_a_model_fault_is_retried(fast_retries: None) -> None:
-    llm = chat(faults=[ModelFault("scripted", "timed out")] * 3)
-    state, _ = await run(resources(llm))
-    assert state["answer"] == "the Lune"
-    assert len(llm.calls) == 4
 
 
 @pytest.mark.parametrize(
