@@ -15,7 +15,6 @@ from dubito.graphs import cot, flare, ircot, iter_retgen
 from dubito.models.interfaces import Completion, Sampling, Token
 from dubito.resources.resources import Resources
 from dubito.tests.scripted import QUESTION, Asked, ListedRetriever, Reasoner, ScriptedEncoder, doubted, walk
-from pydantic import ValidationError
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
@@ -420,26 +419,3 @@ async def test_plain_models_will_do_but_for_flare(module: ModuleType) -> None:
     with pytest.raises(CapabilityMissing, match="'scripted' has no logprobs"):
         await run(module, llm)
     assert llm.calls == []
-
-
-@pytest.mark.parametrize(
-    ("module", "context"),
-    [
-        (cot, {"max_docs": 1}),
-        (cot, {"max_steps": 0}),
-        (ircot, {"k": 2}),
-        (ircot, {"max_docs": -1}),
-        (flare, {"likely_from": 1.1}),
-        (flare, {"mask_below": -0.1}),
-        (iter_retgen, {"max_iterations": 0}),
-        (iter_retgen, {"max_reasoning_tokens": 0}),
-    ],
-)
-async def test_settings_out_of_bounds_are_refused(module: ModuleType, context: dict[str, Any]) -> None:
-    llm = Reasoner()
-    with pytest.raises(ValidationError, match=next(iter(context))):
-        await machine(module, llm).ainvoke({"question": QUESTION}, context=context)
-    assert llm.calls == []
-
-
-# --- in other programs ---

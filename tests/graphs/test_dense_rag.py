@@ -693,9 +693,6 @@ async def test_ablations_run_together() -> None:
     assert ran.state["stop_reason"] == "nothing_left"
 
 
-# --- in other programs ---
-
-
 # --- against the straight line ---
 
 

@@ -12,7 +12,6 @@ from dubito.errors import CapabilityMissing, ContextOverflow, UserFault
 from dubito.graphs import df_rag
 from dubito.resources.resources import Resources
 from dubito.tests.scripted import PLAN, QUESTION, VECTORS, ScriptedChat, ScriptedEncoder, chat, resources
-from pydantic import ValidationError
 
 
 async def run(opened: Resources, **settings: Any) -> tuple[dict[str, Any], list[str]]:
@@ -282,22 +281,6 @@ async def test_a_user_fault_of_a_model_is_not_retried() -> None:
     with pytest.raises(ContextOverflow):
         await run(resources(llm))
     assert len(llm.calls) == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"k": 0}, "greater than or equal to 1"),
-        ({"evaluator": "oracle"}, "report"),
-        ({"incremental_context": True, "evaluator": "choice"}, "set evaluator to 'report'"),
-        ({"lambda": 0.5}, "Extra inputs"),
-    ],
-)
-async def test_a_wrong_setting_is_refused(settings: dict[str, Any], message: str) -> None:
-    llm = chat()
-    with pytest.raises(ValidationError, match=message):
-        await run(resources(llm), **settings)
-    assert llm.calls == []
 
 
 def test_two_questions_at_once_do_not_mix() -> None:

@@ -78,20 +78,6 @@ def test_invoke_and_stream(name: str, context: dict[str, Any] | None) -> None:
     assert (updates[0], updates[-1]) == ("prepare", "generate")
 
 
-async def test_a_context_object_and_a_dict_are_the_same() -> None:
-    graph = machine("df_rag")
-    typed = await graph.ainvoke(INPUT, context=DFRagContext(k=3, evaluator="report"))
-    plain = await graph.ainvoke(INPUT, context={"k": 3, **REPORT})
-    assert typed["evidence"] == plain["evidence"]
-    assert typed["supports"] == plain["supports"]
-
-
-async def test_sync_and_async_give_the_same() -> None:
-    graph = machine("df_rag")
-    both = [await graph.ainvoke(INPUT), await asyncio.to_thread(graph.invoke, INPUT)]
-    assert [{**one, "usage": calls(one)} for one in both] == [{**both[0], "usage": calls(both[0])}] * 2
-
-
 def test_batch() -> None:
     results = machine("vanilla_rag").batch([INPUT] * 4)
     assert [one["answer"] for one in results] == ["the Lune"] * 4

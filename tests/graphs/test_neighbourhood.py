@@ -16,7 +16,7 @@ from dubito.errors import CapabilityMissing, ModelFault, ModelUnavailable, UserF
 from dubito.graphs import neighbourhood
 from dubito.nodes import select_batch as selecting
 from dubito.resources.resources import Resources
-from dubito.state.neighbourhood import MOST_BATCHES, NeighbourhoodContext, NeighbourhoodOutput
+from dubito.state.neighbourhood import MOST_BATCHES, NeighbourhoodContext
 from dubito.tests.graphs import sunar_reference as reference
 from dubito.tests.scripted import (
     QUESTION,
@@ -32,7 +32,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langgraph._internal._config import DEFAULT_RECURSION_LIMIT
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
@@ -564,33 +563,6 @@ async def test_the_query_of_a_look_up_that_was_refused_does_not_reach_the_thread
         await graph.ainvoke({"question": "x" * 100_000, "query": "sub?"}, THREAD)
     await graph.ainvoke({"question": "second?"}, THREAD)
     assert [query for query, _ in llm.of("answer")] == ["second?"]
-
-
-class Agent(NeighbourhoodOutput, total=False):
-    """An agent's state."""
-
-    question: str
-    query: str
-
-
-async def test_as_a_subgraph_of_another_graph() -> None:
-    llm = Explorer()
-
-    def choose(state: Agent) -> dict[str, str]:
-        return {"query": "Who is it?"}
-
-    parent: Any = StateGraph(Agent)
-    parent.add_node("choose", choose)
-    parent.add_node("neighbourhood", machine(llm))
-    parent.add_edge(START, "choose")
-    parent.add_edge("choose", "neighbourhood")
-    parent.add_edge("neighbourhood", END)
-    state, path, inner = await walk(parent.compile(), {"question": QUESTION}, {"batch_size": 2})
-    assert path == ["choose", "neighbourhood"]
-    assert inner == [[*BEGUN, *BATCH * 4, "intermediate_answer"]]
-    assert (state["answer"], state["question"], state["query"]) == ("found", QUESTION, "Who is it?")
-    assert llm.of("answer")[0][0] == "Who is it?"
-    assert state["usage"]["calls"] == len(llm.calls)
 
 
 # --- against the reference loop ---

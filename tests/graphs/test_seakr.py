@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import random
@@ -29,7 +28,6 @@ from dubito.tests.scripted import (
     Reasoner,
     ScriptedEncoder,
     ScriptedJudge,
-    alike,
     doubted,
     walk,
 )
@@ -259,15 +257,6 @@ async def test_a_repeated_query_ends_the_reasoning() -> None:
     assert ran.llm.of("end")[0].rationales == (WHO,)
 
 
-async def test_a_query_repeated_after_a_search_in_vain_leaves_one_strategy() -> None:
-    llm = Reasoner(step=through(WHO, doubted("Its founder was Ada.", Its=0.1)))
-    llm.uncertainty = lambda kind, shown, rationales: UNSURE
-    ran = await run(llm, search=lambda query: [])
-    assert ran.path == ["prepare", *searched(0), "pseudo_generate", "formulate_query", *FROM_RATIONALES]
-    assert (ran.state["stop_reason"], ran.rationales, ran.evidence) == ("query_repeated", [WHO], [])
-    assert ran.state["warnings"] == ["Nothing new was found for 'founder Ada'; the step is written without it."]
-
-
 @pytest.mark.parametrize("max_docs", [1, 2, 3])
 async def test_it_stops_at_max_docs(max_docs: int) -> None:
     llm = Reasoner(step=through(WHO, WHERE, RIVER, LAST), end=lambda rationales: "the Lune")
@@ -303,13 +292,6 @@ async def test_a_repeated_step_ends_the_reasoning(again: str) -> None:
     assert ran.steps[2]["rationale"] == again
     assert ran.answer_of("rationales")["uncertainty"] == pytest.approx(-6.4), "nor does its U count"
     assert ran.answer_of("rationales")["reasoning"] == f"{WHO} {WHERE}"
-
-
-async def test_a_step_that_is_repeated_with_a_snippet_too() -> None:
-    llm = Reasoner(step=through(WHO, WHO), uncertainty=by({(1, None): UNSURE, (1, "a"): -6.9}))
-    ran = await run(llm)
-    assert ran.path == ["prepare", *STEP, *searched(), *BOTH]
-    assert (ran.state["stop_reason"], ran.rationales, ran.evidence) == ("step_repeated", [WHO], ["a"])
 
 
 async def test_if_nothing_is_found_the_draft_stands() -> None:
@@ -556,13 +538,6 @@ async def test_an_empty_reasoning_over_knowledge_is_not_asked_further() -> None:
     assert ran.llm.of("end") == []
 
 
-async def test_the_last_of_several_final_answers_on_a_line_counts() -> None:
-    llm = Reasoner(step=through(WHO), end=lambda rationales: "")
-    llm.whole = lambda shown: "So the final answer is: Bo. No. So the final answer is: Ada."
-    ran = await run(llm, retrieval_threshold=-10, max_docs=1)
-    assert ran.state["answer"] == "Ada"
-
-
 async def test_without_self_aware_reasoning() -> None:
     levels = by({(0, None): UNSURE}, whole=-5.0)
 
@@ -666,10 +641,8 @@ async def test_simple_questions_answered_from_rationales_alone() -> None:
 # --- how U is measured ---
 
 
-@pytest.mark.parametrize("k", [2, 5, 20])
-@pytest.mark.parametrize("s", [0.5, 30.0])
-@pytest.mark.parametrize("alpha", [1e-3, 0.1])
-async def test_u_of_equal_states(k: int, s: float, alpha: float) -> None:
+async def test_u_of_equal_states() -> None:
+    k, s, alpha = 5, 0.5, 0.1
     # one direction of squared norm 2s² for each of k rows: eigenvalues 2ks² and k − 1 times 0
     ran = await run(
         Sampler(step=through(LAST), texts=["x"] * k, rows=[[s, -s]] * k),
@@ -679,19 +652,6 @@ async def test_u_of_equal_states(k: int, s: float, alpha: float) -> None:
     )
     expected = ((k - 1) * math.log(alpha) + math.log(alpha + k * 2 * s * s)) / k
     assert ran.steps[0]["uncertainty"] == pytest.approx(expected, rel=1e-9)
-
-
-async def test_u_of_states_that_disagree() -> None:
-    # centred rows (2, -2, 0) and (0, 2, -2): Gram [[8, -4], [-4, 8]] + α, determinant (8 + α)² − 16
-    rows = [[3.0, -1.0, 1.0], [5.0, 7.0, 3.0]]
-    ran = await run(Sampler(step=through(LAST), texts=["x", "y"], rows=rows), retrieval_threshold=1e6)
-    assert ran.steps[0]["uncertainty"] == pytest.approx(math.log(8.001**2 - 16) / 2, rel=1e-9)
-
-
-def test_the_scripted_states_have_the_u_they_should() -> None:
-    for k, u in ((2, -6.5), (4, -3.0), (20, -5.5)):
-        s = float(alike(k, u)[0, 0])
-        assert ((k - 1) * math.log(1e-3) + math.log(1e-3 + 2 * k * s * s)) / k == pytest.approx(u, rel=1e-6)
 
 
 async def test_the_requests_of_a_step() -> None:
@@ -1015,7 +975,6 @@ def test_the_random_worlds_reach_every_stop_reason() -> None:
 @pytest.mark.parametrize(
     ("estimator", "has", "told", "possible"),
     [
-        ("gram", set(), "hidden_states", "prompt, semantic_entropy, degree_entropy"),
         (
             "gram",
             {"logprobs", "seed"},
@@ -1023,13 +982,6 @@ def test_the_random_worlds_reach_every_stop_reason() -> None:
             "prompt, perplexity, multi_perplexity, ln_entropy, semantic_entropy, degree_entropy",
         ),
         ("energy", {"hidden_states"}, "energy", "gram, prompt, semantic_entropy, degree_entropy"),
-        ("perplexity", {"option_probabilities"}, "logprobs", "prompt, semantic_entropy, degree_entropy"),
-        (
-            "gram",
-            {"energy", "logprobs"},
-            "hidden_states",
-            "prompt, perplexity, multi_perplexity, ln_entropy, energy, semantic_entropy, degree_entropy",
-        ),
     ],
 )
 async def test_a_model_that_cannot_do_what_the_estimator_needs(
@@ -1070,18 +1022,9 @@ async def test_no_threshold_is_known(context: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "context",
     [
-        {"samples": 1},
         {"retrieval_threshold": "high"},
         {"retrieval_threshold": "nan"},
         {"retrieval_threshold": "inf"},
-        {"estimator": "magic"},
-        {"alpha": 0},
-        {"max_steps": 0},
-        {"max_docs": -1},
-        {"k": 0},
-        {"mode": "hard"},
-        {"reasoning": "both"},
-        {"word_uncertainty": 1.1},
     ],
 )
 async def test_settings_out_of_bounds_are_refused(context: dict[str, Any]) -> None:
@@ -1106,23 +1049,13 @@ async def test_states_that_are_no_numbers() -> None:
 # --- in other programs ---
 
 
-@pytest.mark.parametrize("how", ["ainvoke", "invoke", "astream", "stream"])
-@pytest.mark.parametrize("context", [None, {}])
-async def test_no_context_means_the_defaults(how: str, context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_context_means_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BUILT_IN, ("embedded", 20), -5.0)
     llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): -4.5}), name="embedded")
     opened = Resources(llm, ScriptedEncoder(), ListedRetriever(lambda query: FOUND))
     monkeypatch.setattr(wiring, "shared_resources", lambda: opened)
-    asked: Any = {"question": QUESTION}
     graph: Any = seakr.graph
-    if how == "astream":
-        state = [part async for part in graph.astream(asked, context=context, stream_mode="values")][-1]
-    elif how == "ainvoke":
-        state = await graph.ainvoke(asked, context=context)
-    elif how == "invoke":
-        state = await asyncio.to_thread(graph.invoke, asked, context=context)
-    else:
-        state = (await asyncio.to_thread(lambda: list(graph.stream(asked, context=context, stream_mode="values"))))[-1]
+    state = await graph.ainvoke({"question": QUESTION})
     assert state["answer"] == "the Lune"
     assert len(state["steps"][0]["attempts"]) == 3
     assert {call.sampling.n for call in llm.asked if call.read and call.sampling} == {20}

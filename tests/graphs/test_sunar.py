@@ -379,7 +379,4 @@ async def test_a_lasting_fault_is_not_retried_by_both_graphs(fast_retries: None,
     assert llm.asked.count(kind) == 4
 
 
-# --- cost ---
-
-
 # --- in other programs ---
