@@ -1041,6 +1041,13 @@ async def test_a_calibration_that_is_not_there(tmp_path: Path) -> None:
     assert llm.calls == []
 
 
+async def test_an_unknown_first_stage_is_refused_before_any_model_is_called() -> None:
+    llm = Reasoner()
+    with pytest.raises(UserFault, match="no first stage named 'bm52'"):
+        await machine(llm).ainvoke({"question": QUESTION}, context={**SET, "first_stage": "bm52"})
+    assert llm.calls == []
+
+
 async def test_states_that_are_no_numbers() -> None:
     with pytest.raises(UserFault, match="not finite"):
         await run(Sampler(step=through(LAST), texts=["x", "y"], rows=[[1.0, math.nan]] * 2))

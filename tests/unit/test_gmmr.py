@@ -166,6 +166,12 @@ def test_rounding_of_the_products_does_not_show(sweep, monkeypatch):
         assert sweep(query, chunks, LAMBDAS, 6).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_of_very_many_duplicates_the_lowest_rows_are_taken(sweep):
+    query, chunks = random_unit(6, 1, 16)
+    assert sweep(query, np.repeat(chunks, 700, axis=0), LAMBDAS, 4).tolist() == [[0, 1, 2, 3]] * 10
+
+
 def test_the_arguments_are_left_alone_and_may_be_read_only():
     query, chunks = random_unit(9, 50, 4)
     before = chunks.copy()
