@@ -8,13 +8,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Protocol
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
 from ..models.interfaces import Vectors
+from ..models.late_interaction import LateInteractionModel
 from .chunking import Progress, batches, embedding_text
 from .corpus import shown
 from .derived_files import get_or_build
@@ -30,19 +31,6 @@ BATCH = 256
 
 Candidates = NDArray[np.int32]
 """Rows of the candidates of N chunks, [N, candidates], filled up with -1."""
-
-
-class TokenModel(Protocol):
-    """Encodes a text token by token; `LateInteractionModel` does."""
-
-    @property
-    def name(self) -> str:
-        """The name it was opened by."""
-        ...
-
-    async def tokens(self, texts: Sequence[str]) -> list[Vectors]:
-        """The token vectors of each text, float32 [t, d], L2-normalised or zero."""
-        ...
 
 
 def maxsim(text: Vectors, others: Sequence[Vectors]) -> Vectors:
@@ -63,7 +51,7 @@ async def cached_late_graph(
     index: Index,
     k: int,
     cache: Path,
-    model: TokenModel,
+    model: LateInteractionModel,
     progress: Progress | None = None,
     *,
     encoding: Progress | None = None,
@@ -128,7 +116,9 @@ class _Tokens:
         return rows
 
 
-async def _encoded(texts: Sequence[str], model: TokenModel, folder: Path, progress: Progress | None) -> _Tokens:
+async def _encoded(
+    texts: Sequence[str], model: LateInteractionModel, folder: Path, progress: Progress | None
+) -> _Tokens:
     """The texts' token vectors in a temporary file without a name."""
     lengths, dimension = [0], 0
     file: IO[bytes] = await asyncio.to_thread(lambda: TemporaryFile(dir=folder))  # noqa: SIM115 - closed below
