@@ -74,10 +74,5 @@ def _allowed(field: FieldInfo) -> str:
     if field.annotation is bool:
         return "true or false"
     kind = {int: "a whole number", float: "a number"}.get(field.annotation, "text")  # type: ignore[arg-type]
-    limits = {type(limit).__name__: limit for limit in field.metadata}
-    low, high = getattr(limits.get("Ge"), "ge", None), getattr(limits.get("Le"), "le", None)
-    if low is not None and high is not None:
-        return f"{kind} from {low} to {high}"
-    if low is not None:
-        return f"{kind}, {low} or more"
-    return f"{kind}, at most {high}" if high is not None else kind
+    limits = {name: getattr(limit, name) for limit in field.metadata for name in ("ge", "le") if hasattr(limit, name)}
+    return f"{kind} from {limits['ge']} to {limits['le']}" if limits else kind  # a number has both

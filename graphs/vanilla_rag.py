@@ -10,16 +10,14 @@ from langgraph.graph import END
 from ..nodes.generate import generate
 from ..nodes.retrieve import retrieve
 from ..resources.resources import Resources
-from ..state.flow import Question
-from ..state.vanilla_rag import VanillaRagContext, VanillaRagOutput, VanillaRagState
+from ..state.flow import Answered, Flow, Question
+from ..state.vanilla_rag import VanillaRagContext
 from .wiring import Machine
 
 
-def build(
-    resources: Resources | None = None,
-) -> Machine[VanillaRagState, VanillaRagContext, Question, VanillaRagOutput]:
+def build(resources: Resources | None = None) -> Machine[Flow, VanillaRagContext, Question, Answered]:
     """Wire the machine. resources: live objects that replace the names in the context."""
-    graph = Machine(VanillaRagState, VanillaRagContext, Question, VanillaRagOutput, resources)
+    graph = Machine(Flow, VanillaRagContext, Question, Answered, resources)
     graph.add_prepare()
     graph.add_steps(retrieve, generate)
     graph.add_path("prepare", "retrieve", "generate", END)

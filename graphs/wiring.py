@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial, wraps
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
@@ -55,26 +55,47 @@ class NodeRunnable(Runnable[Any, Any]):
         return await self._run(input)
 
 
-class NodeWrapper(Generic[C]):
-    """Wraps the nodes of one graph for LangGraph.
+class Machine(StateGraph[StateT, C, InputT, OutputT]):
+    """A LangGraph `StateGraph` of our nodes, each under the name of its function and retried after a model fault.
 
-    A node is `async def node(state, context, resources) -> update`. Wrapped, it runs on a background event loop for
-    `.invoke` and on the caller's loop for `.ainvoke`, with the graph's context and resources. Its model calls, tokens
-    and seconds are added to `usage`.
+    A node is `async def node(state, context, resources) -> update`. It runs on a background event loop for `.invoke`
+    and on the caller's loop for `.ainvoke`, with the graph's context and resources. Its model calls, tokens and seconds
+    are added to `usage`.
     """
 
-    def __init__(self, context: type[C], resources: Resources | None) -> None:
-        """context: the type of the graph's settings; resources: live objects to use in place of what it names."""
-        export_if_asked()
-        self._context = context
-        self._resources = resources
+    def __init__(
+        self,
+        state: type[StateT],
+        context: type[C],
+        given: type[InputT],
+        output: type[OutputT],
+        resources: Resources | None,
+    ) -> None:
+        """state, context, given, output: the graph's types, `given` that of its input.
 
-    def __call__(self, node: Node[C], fallback: Fallback | None = None) -> Runnable[Any, Any]:
-        """Wrap a node.
-
-        fallback: makes the update if the last attempt ends in a model fault. Without it the fault is raised.
+        resources: live objects to use in place of what the context names.
         """
-        return NodeRunnable(partial(self._run, node, fallback), getattr(node, "__name__", "node"))
+        super().__init__(state, context_schema=context, input_schema=given, output_schema=output)
+        export_if_asked()
+        self._context, self._resources = context, resources
+
+    def add_prepare(self, *hooks: Hook, name: str = "prepare") -> None:
+        """Begin the graph with `nodes.prepare`; hooks: the technique's own part of it."""
+        self._add_step(name, partial(prepare, schema=self.state_schema, hooks=hooks))
+        self.add_edge(START, name)
+
+    def add_steps(self, *nodes: Node[C], fallback: Fallback | None = None) -> None:
+        """Add nodes without edges. fallback: makes their update if the last attempt ends in a model fault."""
+        for node in nodes:
+            self._add_step(node.__name__, node, fallback)
+
+    def add_path(self, *names: str) -> None:
+        """Add an edge from each node to the next one."""
+        for source, target in pairwise(names):
+            self.add_edge(source, target)
+
+    def _add_step(self, name: str, node: Node[C], fallback: Fallback | None = None) -> None:
+        self.add_node(name, NodeRunnable(partial(self._run, node, fallback), name), retry_policy=RETRY)
 
     def route(self, question: Callable[[Any, C], T]) -> Callable[[Any], T]:
         """Make a routing function of state and context one of the state alone.
@@ -138,42 +159,6 @@ class NodeWrapper(Generic[C]):
         if state.get("settings") not in (None, settings := context.model_dump(mode="json")):
             update.setdefault("settings", settings)  # a replay with another context
         return update
-
-
-class Machine(StateGraph[StateT, C, InputT, OutputT]):
-    """A LangGraph `StateGraph` of our nodes, each under the name of its function and retried after a model fault."""
-
-    def __init__(
-        self,
-        state: type[StateT],
-        context: type[C],
-        given: type[InputT],
-        output: type[OutputT],
-        resources: Resources | None,
-    ) -> None:
-        """state, context, given, output: the graph's types, `given` that of its input.
-
-        resources: live objects to use in place of what the context names.
-        """
-        super().__init__(state, context_schema=context, input_schema=given, output_schema=output)
-        self._wrap = NodeWrapper(context, resources)
-        self.route = self._wrap.route
-
-    def add_prepare(self, *hooks: Hook, name: str = "prepare") -> None:
-        """Begin the graph with `nodes.prepare`; hooks: the technique's own part of it."""
-        first = wraps(prepare)(partial(prepare, schema=self.state_schema, hooks=hooks))
-        self.add_node(name, self._wrap(first), retry_policy=RETRY)
-        self.add_edge(START, name)
-
-    def add_steps(self, *nodes: Node[C], fallback: Fallback | None = None) -> None:
-        """Add nodes without edges. fallback: makes their update if the last attempt ends in a model fault."""
-        for node in nodes:
-            self.add_node(node.__name__, self._wrap(node, fallback), retry_policy=RETRY)
-
-    def add_path(self, *names: str) -> None:
-        """Add an edge from each node to the next one."""
-        for source, target in pairwise(names):
-            self.add_edge(source, target)
 
 
 def _streaming_meter(runtime: Runtime[Any], node: str) -> Meter:

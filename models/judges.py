@@ -8,7 +8,7 @@ import numpy as np
 
 from ..concurrency import gather_or_cancel
 from ..errors import ContractFault, UserFault
-from ..prompts import entailment
+from ..prompts import unparsed
 from .interfaces import LABELS, ChatModel, Encoder, Judge, Judgements
 from .judgement_cache import JudgementStore, RememberingJudge
 
@@ -61,7 +61,7 @@ class LLMJudge:
 
     async def _row(self, question: str, first: str, second: str) -> list[float]:
         try:
-            choice = await self._llm.choose(entailment.messages(question, first, second), entailment.OPTIONS)
+            choice = await self._llm.choose(unparsed.entailment(question, first, second), LABELS)
         except ContractFault:
             return [np.nan] * len(LABELS)
         return [choice.probabilities[label] for label in LABELS]

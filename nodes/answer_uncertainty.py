@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import ModelUnavailable
-from ..models.interfaces import Judge
 from ..prompts import answer as prompt
 from ..resources.resources import Resources
 from ..state.neighbourhood import NeighbourhoodContext, NeighbourhoodState, ScoredDocument
@@ -38,20 +37,14 @@ async def count_semantic_sets(
         warning = f"Batch {state['iteration'] + 1}: every sampled answer is empty; no penalty."
         return {"number_of_semantic_sets": None, "warnings": [warning]}
     judge = await resources.judge(context)
-    count, warnings = await number_of_semantic_sets(judge, state["sub_question"], answers)
-    return {"number_of_semantic_sets": count, "warnings": warnings}
+    entails, warnings = await entailments(judge, state["sub_question"], answers)
+    return {"number_of_semantic_sets": len(set(semantic_clusters(entails))), "warnings": warnings}
 
 
 def keep_scores(state: NeighbourhoodState, fault: ModelUnavailable) -> NeighbourhoodState:
     """In place of `count_semantic_sets` if the judge is unavailable: the batch keeps its scores, with a warning."""
     warning = f"Batch {state['iteration'] + 1}: the judge failed, no penalty ({fault})"
     return {"number_of_semantic_sets": None, "warnings": [warning]}
-
-
-async def number_of_semantic_sets(judge: Judge, question: str, answers: Sequence[str]) -> tuple[int, list[str]]:
-    """The number of semantic sets, and warnings about pairs that the judge could not decide."""
-    entails, warnings = await entailments(judge, question, answers)
-    return len(set(semantic_clusters(entails))), warnings
 
 
 def mean_semantic_sets(look_ups: Sequence[Sequence[ScoredDocument]]) -> Uncertainty:

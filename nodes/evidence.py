@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..models.interfaces import Vectors
 from ..retrieval.gmmr import gmmr_sweep, mmr_sweep
 from ..retrieval.pool import Pool
 from ..state.records import Chunk
@@ -43,20 +42,6 @@ def by_similarity(rows: Sequence[int], pool: Pool) -> tuple[int, ...]:
 def scored_chunk(pool: Pool, row: int) -> Chunk:
     """The chunk of a row, with its cosine to the question as score."""
     return {**pool.chunk(row), "score": _cosine(pool, row)}
-
-
-def nearest(vectors: Vectors, vector: Vectors, count: int) -> list[int]:
-    """The rows of `vectors` [N, d] with the highest cosines to `vector` [d], highest first. Ties: the lower row first.
-
-    Returns min(count, N) rows.
-    """
-    similarity = vectors @ vector
-    if count >= len(similarity):
-        rows = np.arange(len(similarity))
-    else:  # every row tied with the last one is a candidate, so that the lower rows win
-        rows = np.flatnonzero(similarity >= np.partition(similarity, -count)[-count]) if count else np.arange(0)
-    ordered: list[int] = rows[np.lexsort((rows, -similarity[rows]))][:count].tolist()
-    return ordered
 
 
 def _cosine(pool: Pool, row: int) -> float:

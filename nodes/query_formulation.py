@@ -1,12 +1,13 @@
 """From a model's reply to a sentence and its words, and from the words to a query (SeaKR section 3.1)."""
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from ..models.interfaces import Completion, Token
 from ..retrieval.sentences import sentences
-from ..retrieval.stop_words import stop_words
 from ..state.reasoning import Word
 
 _WORD = re.compile(r"\w+(?:['’.,&/-]\w+)*")
@@ -59,6 +60,15 @@ def _stretches(tokens: Sequence[Token]) -> Iterable[tuple[float, int]]:
         if token.text:
             yield math.exp(lowest), len(token.text)
             lowest = 0.0
+
+
+@cache
+def stop_words() -> frozenset[str]:
+    """179 English stop words in lower case: NLTK's list, from bm25s."""
+    from bm25s.stopwords import STOPWORDS_EN_PLUS  # noqa: PLC0415 - a second of import
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
+    return frozenset(STOPWORDS_EN_PLUS)
 
 
 def content_words(text: str) -> list[str]:

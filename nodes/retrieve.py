@@ -1,14 +1,13 @@
 """retrieve: one chunk set for the question: top-k, one fixed diversity level λ, or long context."""
 
-import numpy as np
-
 from ..errors import UserFault
 from ..models.interfaces import ChatModel
 from ..prompts import answer, passage
 from ..resources.resources import Resources
-from ..retrieval.pool import Pool
+from ..retrieval.pool import Pool, nearest
+from ..state.flow import Flow
 from ..state.records import Chunk
-from ..state.vanilla_rag import VanillaRagContext, VanillaRagState
+from ..state.vanilla_rag import VanillaRagContext
 from .evidence import by_similarity, scored_chunk, select_diverse, selectable
 
 NO_CHUNK_FITS = "Not one chunk fits the model's context window; the answer is made without evidence."
@@ -20,7 +19,7 @@ SPARE_TOKENS = 64
 """Tokens of the window left free for the chat template."""
 
 
-async def retrieve(state: VanillaRagState, context: VanillaRagContext, resources: Resources) -> VanillaRagState:
+async def retrieve(state: Flow, context: VanillaRagContext, resources: Resources) -> Flow:
     """Write the selected chunks to `evidence`, most similar first; long context keeps the order of the corpus."""
     retriever = await resources.retriever(context)
     pool = await retriever.pool(state["question"], context.k if context.selection == "top_k" else None)
@@ -51,7 +50,7 @@ async def chunks_that_fit(question: str, pool: Pool, answer_tokens: int, llm: Ch
         )
     prompt_tokens = sum(await llm.count([message["content"] for message in answer.messages(question, [])]))
     room = window - answer_tokens - prompt_tokens - SPARE_TOKENS
-    order = np.argsort(-(pool.vectors @ pool.query), kind="stable").tolist()
+    order = nearest(pool.vectors, pool.query, len(pool))
     fitting: list[int] = []
     for start in range(0, len(order), COUNT_BATCH):
         batch = order[start : start + COUNT_BATCH]

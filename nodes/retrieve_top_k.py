@@ -3,11 +3,11 @@
 import asyncio
 
 from ..resources.resources import Resources
-from ..retrieval.pool import Pool
+from ..retrieval.pool import Pool, nearest
 from ..state.dense import DenseContext, DenseState
 from ..state.dense_rag import DenseRagContext, DenseRagState
 from ..state.records import Chunk
-from .evidence import nearest, scored_chunk, selectable
+from .evidence import scored_chunk, selectable
 
 
 async def retrieve_top_k(state: DenseState, context: DenseContext, resources: Resources) -> DenseState:

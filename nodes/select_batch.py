@@ -1,9 +1,7 @@
 """select_batch: the next documents to score (SUNAR Algorithm 1, after graph-based adaptive re-ranking)."""
 
-from collections.abc import Sequence
-
 from ..resources.resources import Resources
-from ..state.neighbourhood import MOST_BATCHES, FrontierEntry, NeighbourhoodContext, NeighbourhoodState, StopReason
+from ..state.neighbourhood import MOST_BATCHES, NeighbourhoodContext, NeighbourhoodState, StopReason
 
 
 async def select_batch(
@@ -25,7 +23,9 @@ async def select_batch(
     if not state["frontier"] or (state["next_pool"] == "first_stage" and state["first_stage"]):
         batch_ids = state["first_stage"][:size]
         return {"batch_ids": batch_ids, "pool": "first_stage", "next_pool": "frontier", "stop_reason": None}
-    batch_ids = [entry["chunk_id"] for entry in best(state["frontier"], size)]
+    # of equal scores the entry that was there first
+    best = sorted(state["frontier"], key=lambda entry: -entry["score"])[:size]
+    batch_ids = [entry["chunk_id"] for entry in best]
     # texts are read only now: most of the frontier is never scored and would make every checkpoint larger
     graph = await resources.document_graph(context)
     unknown = [chunk_id for chunk_id in batch_ids if chunk_id not in state["documents_by_id"]]
@@ -47,8 +47,3 @@ def reason_to_stop(state: NeighbourhoodState, context: NeighbourhoodContext) -> 
     if state["iteration"] >= MOST_BATCHES:
         return "batches"
     return "converged" if context.patience and state["batches_without_improvement"] >= context.patience else None
-
-
-def best(frontier: Sequence[FrontierEntry], size: int) -> list[FrontierEntry]:
-    """The entries with the highest scores; of equal scores the entry that was there first."""
-    return sorted(frontier, key=lambda entry: -entry["score"])[:size]

@@ -163,15 +163,14 @@ def _judgements(
         judged = probabilities(first, second)
         return judged.tolist() if is_judged(judged) else None
 
-    return {
-        "forward": [[labels(response, answer) for answer in answers] for response in responses],
-        "backward": [[labels(answer, response) for answer in answers] for response in responses]
-        if _judges_backward(context)
-        else [],
-        "between": [[labels(first, second) for second in responses] for first in responses]
-        if context.rule == "hard"
-        else [],
-    }
+    judgements: ResponseJudgements = {"forward": [], "backward": [], "between": []}
+    for response in responses:
+        judgements["forward"].append([labels(response, answer) for answer in answers])
+        if _judges_backward(context):
+            judgements["backward"].append([labels(answer, response) for answer in answers])
+        if context.rule == "hard":
+            judgements["between"].append([labels(response, other) for other in responses])
+    return judgements
 
 
 def _entailment(table: Labelled) -> list[list[float | None]]:

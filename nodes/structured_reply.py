@@ -1,7 +1,6 @@
 """Ask a model for a reply that a parser can read: at most twice, the second time with the error named."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from ..errors import ContractFault
@@ -25,7 +24,7 @@ async def ask_with_retry(
             raise ContractFault(f"it is longer than {sampling.max_tokens} tokens", completion.text)
         return parse(completion.text)
 
-    completion = await _complete(llm, messages, sampling)
+    completion = (await llm.complete(messages, sampling)).completions[0]
     try:
         return read(completion)
     except ContractFault as fault:
@@ -34,8 +33,4 @@ async def ask_with_retry(
             {"role": "assistant", "content": defuse(completion.text) or "(nothing)"},
             {"role": "user", "content": f"This reply cannot be used: {fault.problem}. Reply again in the asked form."},
         ]
-    return read(await _complete(llm, again, sampling))
-
-
-async def _complete(llm: ChatModel, messages: Sequence[Message], sampling: Sampling) -> Completion:
-    return (await llm.complete(messages, replace(sampling, n=1))).completions[0]
+    return read((await llm.complete(again, sampling)).completions[0])

@@ -109,20 +109,6 @@ async def _perplexity(prompt: Prompt, greedy: Completion, context: SeaKRContext,
     return Estimate(perplexity([token.logprob for token in greedy.tokens]) if greedy.tokens else None)
 
 
-async def _multi_perplexity(
-    prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources
-) -> Estimate:
-    """The mean perplexity of k samples."""
-    logprobs = await _sample_logprobs(prompt, context, resources)
-    return Estimate(multi_perplexity(logprobs) if logprobs else None)
-
-
-async def _ln_entropy(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
-    """The length-normalised entropy of k samples."""
-    logprobs = await _sample_logprobs(prompt, context, resources)
-    return Estimate(length_normalised_entropy(logprobs) if logprobs else None)
-
-
 async def _energy(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
     """The mean free energy of the greedy continuation's tokens."""
     llm = await resources.llm(context)
@@ -131,32 +117,40 @@ async def _energy(prompt: Prompt, greedy: Completion, context: SeaKRContext, res
     return Estimate(introspection.energies[0] if introspection.energies and greedy.text.strip() else None)
 
 
-async def _semantic_entropy(
-    prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources
-) -> Estimate:
-    """The semantic entropy of k samples, in nats."""
-    entails, warnings = await _sample_entailments(prompt, context, resources)
-    return Estimate(semantic_entropy(semantic_clusters(entails)) if len(entails) > 1 else None, warnings)
-
-
-async def _degree_entropy(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
-    """The degree entropy of k samples, in nats."""
-    entails, warnings = await _sample_entailments(prompt, context, resources)
-    links = (entails.astype(np.float64) + entails.T) / 2
-    return Estimate(degree_entropy(links) if len(links) > 1 else None, warnings)
-
-
 EstimatorFunction = Callable[[Prompt, Completion, SeaKRContext, Resources], Awaitable[Estimate]]
+
+
+def _from_logprobs(formula: Callable[[list[list[float]]], float]) -> EstimatorFunction:
+    """The estimator with this formula over the log-probabilities of k samples."""
+
+    async def estimate(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
+        samples = await _samples(prompt, context, resources, logprobs=True)
+        logprobs = [[token.logprob for token in sample.tokens] for sample in samples if sample.tokens]
+        return Estimate(formula(logprobs) if logprobs else None)
+
+    return estimate
+
+
+def _from_entailment(formula: Callable[[NDArray[np.bool_]], float]) -> EstimatorFunction:
+    """The estimator with this formula over [k, k], whether sample i entails sample j; in nats."""
+
+    async def estimate(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
+        samples = [sample.text for sample in await _samples(prompt, context, resources)]
+        entails, warnings = await entailments(await resources.judge(context), prompt.question, samples)
+        return Estimate(formula(entails) if len(entails) > 1 else None, warnings)
+
+    return estimate
+
 
 ESTIMATORS: Mapping[Estimator, EstimatorFunction] = {
     "gram": _gram,
     "prompt": _self_report,
     "perplexity": _perplexity,
-    "multi_perplexity": _multi_perplexity,
-    "ln_entropy": _ln_entropy,
+    "multi_perplexity": _from_logprobs(multi_perplexity),
+    "ln_entropy": _from_logprobs(length_normalised_entropy),
     "energy": _energy,
-    "semantic_entropy": _semantic_entropy,
-    "degree_entropy": _degree_entropy,
+    "semantic_entropy": _from_entailment(lambda entails: semantic_entropy(semantic_clusters(entails))),
+    "degree_entropy": _from_entailment(lambda entails: degree_entropy((entails.astype(float) + entails.T) / 2)),
 }
 
 
@@ -178,17 +172,3 @@ async def _samples(
     llm = await resources.llm(context)
     reply = await llm.complete(prompt.messages, replace(_sampling(prompt, context), logprobs=logprobs))
     return [completion for completion in reply.completions if completion.text.strip()]
-
-
-async def _sample_logprobs(prompt: Prompt, context: SeaKRContext, resources: Resources) -> list[list[float]]:
-    samples = await _samples(prompt, context, resources, logprobs=True)
-    return [[token.logprob for token in sample.tokens] for sample in samples if sample.tokens]
-
-
-async def _sample_entailments(
-    prompt: Prompt, context: SeaKRContext, resources: Resources
-) -> tuple[NDArray[np.bool_], list[str]]:
-    """[n, n]: does sample i entail sample j; and the judge's warnings."""
-    samples = await _samples(prompt, context, resources)
-    judge = await resources.judge(context)
-    return await entailments(judge, prompt.question, [sample.text for sample in samples])

@@ -24,6 +24,15 @@ def likelihood(chunks: Sequence[Chunk]) -> list[Message]:
     return render("likelihood", chunks=chunks)
 
 
+def entailment(question: str, first: str, second: str) -> list[Message]:
+    """The LLM as an entailment judge (DENSE section 4.2): entailment, neutral or contradiction?
+
+    Question and answers are put on one line each, because a line break ends an answer in the prompt.
+    """
+    question, first, second = (" ".join(text.split()) for text in (question, first, second))
+    return render("entailment", question=question, first=first, second=second)
+
+
 def sufficient(question: str, chunks: Sequence[Chunk]) -> list[Message]:
     """DENSE's self-evaluation (section 5.2): is the context sufficient to answer the question, yes or no?"""
     return render("sufficient", question=question, chunks=chunks)

@@ -1,18 +1,15 @@
 """dubito's retrievers as LangChain's."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import Field, SkipValidation
 
 from ..models.background import run_in_background
-from .pool import Pool, Retriever
+from .pool import Pool, Retriever, nearest
 
 
 class DubitoRetriever(BaseRetriever):
@@ -56,27 +53,26 @@ class DubitoRetriever(BaseRetriever):
         pool = await self.retriever.pool(query, chosen.top_n)
         return await asyncio.to_thread(_documents, pool, chosen.k, chosen.lam)
 
-    def _with(self, k: int | None, lam: float | None) -> DubitoRetriever:
+    def _with(self, k: int | None, lam: float | None) -> Self:
         given: dict[str, Any] = {"k": self.k if k is None else k, "lam": self.lam if lam is None else lam}
-        return DubitoRetriever(retriever=self.retriever, top_n=self.top_n, **given)
+        return type(self)(retriever=self.retriever, top_n=self.top_n, **given)
 
 
 def _documents(pool: Pool, k: int, lam: float) -> list[Document]:
     k = min(k, len(pool))
     if k == 0:
         return []
-    scores = pool.vectors @ pool.query
     if lam == 1.0:
-        rows = np.argsort(-scores, kind="stable")[:k]
+        rows = nearest(pool.vectors, pool.query, k)
     else:
         from .gmmr import gmmr_sweep  # noqa: PLC0415 - needed only for λ below 1
 
-        rows = gmmr_sweep(pool.query, pool.vectors, np.array([lam]), k)[0]
-    return [_document(pool, int(row), float(scores[row])) for row in rows]
+        rows = gmmr_sweep(pool.query, pool.vectors, [lam], k)[0].tolist()
+    return [_document(pool, row) for row in rows]
 
 
-def _document(pool: Pool, row: int, score: float) -> Document:
-    chunk = pool.chunk(row)
+def _document(pool: Pool, row: int) -> Document:
+    chunk, score = pool.chunk(row), float(pool.vectors[row] @ pool.query)
     metadata = {"doc_id": chunk["doc_id"], "title": chunk["title"], "score": score}
     if "start" in chunk:
         metadata["start"] = chunk["start"]

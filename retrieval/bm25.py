@@ -16,12 +16,9 @@ import numpy as np
 from ..errors import UserFault
 from ..state.records import Chunk
 from .chunking import Progress, batches, embedding_text
-from .derived_files import Derived, cache_folder, get_or_build, read_array
+from .derived_files import Derived, get_or_build, read_array
 from .fusion import Ranking, best
 from .index import Index
-from .saved_folder import damaged, read_manifest
-
-KIND, FORMAT = "BM25 index", 1
 
 K1, B = 1.5, 0.75
 
@@ -35,8 +32,8 @@ WORDS = "words"
 class Bm25Manifest(Derived):
     """The inputs of a BM25 index."""
 
-    kind: str = KIND
-    format: int = FORMAT
+    kind: str = "BM25 index"
+    format: int = 1
     k1: float = K1
     b: float = B
 
@@ -72,12 +69,11 @@ async def open_bm25(index: Index, cache: Path, progress: Progress | None = None)
     """
     _bm25s()
     manifest = Bm25Manifest(chunks=index.manifest.chunks, chunks_sha256=index.manifest.chunks_sha256)
-    folder = cache_folder(cache, manifest)
 
     async def build() -> Callable[[Path], None]:
         return await asyncio.to_thread(_built, await _words(index.chunks, progress))
 
-    return await get_or_build(folder, manifest, lambda: _read(folder, manifest), build)
+    return await get_or_build(cache, manifest, _read, build)
 
 
 async def _words(chunks: Sequence[Chunk], progress: Progress | None) -> list[list[str]]:
@@ -98,17 +94,12 @@ def _built(words: list[list[str]]) -> Callable[[Path], None]:
     return lambda folder: model.save(str(folder / WORDS), show_progress=False)
 
 
-def _read(folder: Path, due: Bm25Manifest) -> Bm25:
-    if read_manifest(folder, Bm25Manifest, KIND, FORMAT) != due:
-        raise UserFault(f"The {KIND} {folder} is of other chunks: build it again.")
+def _read(folder: Path) -> Bm25:
     if not (folder / WORDS).exists():
         return Bm25(None)
     for name, dtype in (("data", "float32"), ("indices", "int32"), ("indptr", "int64")):
-        read_array(folder / WORDS, KIND, f"{name}.csc.index.npy", dtype, [None])
-    try:
-        return Bm25(_bm25s().BM25.load(str(folder / WORDS), mmap=True, load_corpus=False, show_progress=False))
-    except (OSError, ValueError, LookupError, TypeError) as fault:
-        raise damaged(folder, KIND) from fault
+        read_array(folder / WORDS / f"{name}.csc.index.npy", dtype, [None])
+    return Bm25(_bm25s().BM25.load(str(folder / WORDS), mmap=True, load_corpus=False, show_progress=False))
 
 
 def _bm25s() -> Any:  # noqa: ANN401 - bm25s has no types

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
-from .saved_folder import FolderManifest, damaged, write_folder
+from .saved_folder import MANIFEST, FolderManifest, write_folder
 
 T = TypeVar("T")
 
@@ -30,31 +30,41 @@ def cache_folder(cache: Path, manifest: Derived) -> Path:
     return cache / "derived" / hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:32]
 
 
-def read_array(folder: Path, kind: str, name: str, dtype: str, shape: Sequence[int | None]) -> NDArray[Any]:
-    """A memory-mapped array; `UserFault` unless it has this dtype and shape, where None is any length."""
-    try:
-        array: NDArray[Any] = np.load(folder / name, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as fault:
-        raise damaged(folder, kind) from fault
+def read_array(file: Path, dtype: str, shape: Sequence[int | None]) -> NDArray[Any]:
+    """A memory-mapped array; `ValueError` unless it has this dtype and shape, where None is any length."""
+    array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
     fits = len(array.shape) == len(shape) and all(
         due in {None, length} for due, length in zip(shape, array.shape, strict=True)
     )
     if array.dtype != np.dtype(dtype) or not fits:
-        raise damaged(folder, kind)
+        raise ValueError(f"{file} has another dtype or shape")
     return array
 
 
-async def get_or_build(
-    folder: Path, manifest: Derived, read: Callable[[], T], build: Callable[[], Awaitable[Callable[[Path], None]]]
-) -> T:
-    """Read a folder of the cache, after building it if it is missing or damaged.
+def read_derived(cache: Path, manifest: Derived, read: Callable[[Path], T]) -> T:
+    """Read the cache's folder with this manifest; `UserFault` if it is missing or damaged."""
+    folder = cache_folder(cache, manifest)
+    unusable = UserFault(f"The {manifest.kind} {folder} is missing or damaged: delete that folder.")
+    try:
+        if (folder / MANIFEST).read_bytes() == manifest.content():
+            return read(folder)
+    except (OSError, ValueError, EOFError, LookupError, TypeError) as fault:
+        raise unusable from fault
+    raise unusable
 
-    read: raises `UserFault` if it cannot; build: returns the function that writes the files into a folder.
+
+async def get_or_build(
+    cache: Path, manifest: Derived, read: Callable[[Path], T], build: Callable[[], Awaitable[Callable[[Path], None]]]
+) -> T:
+    """Read the cache's folder with this manifest, after building it if it is missing or damaged.
+
+    build: returns the function that writes the files into a folder.
     """
     try:
-        return await asyncio.to_thread(read)
+        return await asyncio.to_thread(read_derived, cache, manifest, read)
     except UserFault:
+        folder = cache_folder(cache, manifest)
         is_damaged = await asyncio.to_thread(folder.exists)
         fill = await build()
         await asyncio.to_thread(lambda: write_folder(folder, manifest, fill, replace=is_damaged))
-        return await asyncio.to_thread(read)
+        return await asyncio.to_thread(read_derived, cache, manifest, read)

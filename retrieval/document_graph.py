@@ -4,13 +4,10 @@ On disk it is a folder with a manifest, `neighbours.npy` (int32 [N, k]: rows of 
 -1) and `scores.npy` (float32 [N, k]: cosines, filled up with -inf). The arrays are read memory-mapped.
 """
 
-from __future__ import annotations
-
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -18,14 +15,10 @@ from ..errors import UserFault
 from ..models.interfaces import Encoder
 from ..state.records import Chunk
 from .chunking import Progress, batches
-from .corpus import shown
-from .derived_files import Derived, cache_folder, get_or_build, read_array
+from .derived_files import Derived, get_or_build, read_array, read_derived
 from .index import Index
 from .index_files import sha256_of
 from .neighbours import Clusters, Neighbours, Rows, improved, none_yet
-from .saved_folder import MANIFEST, read_manifest, refuse_other_content, write_folder
-
-KIND, FORMAT = "document graph", 1
 
 BATCH = 1024
 """Chunks searched between two reports of progress."""
@@ -42,8 +35,8 @@ class GraphManifest(Derived):
     the vectors alone decide.
     """
 
-    kind: str = KIND
-    format: int = FORMAT
+    kind: str = "document graph"
+    format: int = 1
     encoder: str
     dimension: int
     k: int
@@ -60,7 +53,7 @@ class DocumentGraph:
     """
 
     def __init__(self, manifest: GraphManifest, chunks: Sequence[Chunk], nearest: Neighbours) -> None:
-        """For `build` and `load`. chunks: in row order; nearest: their neighbours in the same order."""
+        """For `build` and `read`. chunks: in row order; nearest: their neighbours in the same order."""
         self.manifest = manifest
         # plain arrays over the memory map: their rows are read several times faster
         self._chunks = chunks
@@ -70,7 +63,7 @@ class DocumentGraph:
     @classmethod
     async def build(
         cls, index: Index, k: int, progress: Progress | None = None, exact_up_to: int = EXACT_UP_TO
-    ) -> DocumentGraph:
+    ) -> Self:
         """Compare an index's vectors; progress: gets the number of finished chunks.
 
         Equal vectors give equal graphs. The search needs at most a few hundred megabytes beside the result.
@@ -90,31 +83,12 @@ class DocumentGraph:
                     progress(len(rows) * (number + 1) // len(clusters), len(rows))
         return cls(manifest, index.chunks, nearest)
 
-    async def save(self, folder: str | Path) -> None:
-        """Write the graph to a folder, replacing a graph there; `UserFault` if the folder holds anything else."""
-        target = _path(folder)
-        await asyncio.to_thread(lambda: refuse_other_content(target, KIND, ours=_is_graph(target)))
-        await asyncio.to_thread(lambda: write_folder(target, self.manifest, self.fill, replace=True))
-
     @classmethod
-    async def load(cls, folder: str | Path, index: Index) -> DocumentGraph:
-        """Open a saved graph; `UserFault` unless it is complete and of this index's chunks."""
-        return await asyncio.to_thread(cls.read, _path(folder), index)
-
-    @classmethod
-    def read(cls, folder: Path, index: Index, due: GraphManifest | None = None) -> DocumentGraph:
-        """`load` without a thread; due: the manifest that the graph must have."""
-        manifest = read_manifest(folder, GraphManifest, KIND, FORMAT)
-        if manifest.chunks_sha256 != index.manifest.chunks_sha256 or manifest.chunks != index.manifest.chunks:
-            raise UserFault(
-                f"The document graph {shown(folder)} was made of {manifest.chunks} chunks that are not the "
-                f"{index.manifest.chunks} chunks of this index: build it again from this index, or open its own index."
-            )
-        if due is not None and manifest != due:
-            raise UserFault(f"The document graph {shown(folder)} has other settings: build it again.")
+    def read(cls, folder: Path, index: Index, manifest: GraphManifest) -> Self:
+        """Open the graph of this manifest in a folder of the cache; see `read_derived`."""
         shape = manifest.chunks, manifest.k
-        rows = read_array(folder, KIND, "neighbours.npy", "int32", shape)
-        scores = read_array(folder, KIND, "scores.npy", "float32", shape)
+        rows = read_array(folder / "neighbours.npy", "int32", shape)
+        scores = read_array(folder / "scores.npy", "float32", shape)
         return cls(manifest, index.chunks, Neighbours(rows, scores))
 
     def neighbours(self, chunk_id: str) -> list[tuple[str, float]]:
@@ -132,7 +106,7 @@ class DocumentGraph:
         """A copy of the chunk of that id, without a score; `KeyError` for an unknown id."""
         return self._chunks[self._row[chunk_id]].copy()
 
-    async def extended(self, index: Index, progress: Progress | None = None) -> DocumentGraph:
+    async def extended(self, index: Index, progress: Progress | None = None) -> Self:
         """The graph of an index that begins with this graph's chunks and continues with new chunks.
 
         New chunks are compared with all chunks, old chunks with the new ones; an exact graph becomes what `build` would
@@ -148,7 +122,7 @@ class DocumentGraph:
             await _search(index, rows[:old], rows[old:], nearest, progress and _of_all(progress, 0, whole))
             await _search(index, rows[old:], rows, nearest, progress and _of_all(progress, old, whole))
         grown = {"chunks": whole, "chunks_sha256": index.manifest.chunks_sha256}
-        return DocumentGraph(self.manifest.model_copy(update=grown), index.chunks, nearest)
+        return type(self)(self.manifest.model_copy(update=grown), index.chunks, nearest)
 
     def _check_extends(self, index: Index) -> None:
         if self.manifest.late_interaction is not None:
@@ -193,7 +167,6 @@ async def cached_graph(
     manifest = manifest_of(index, k)
     if other is not None:
         manifest = manifest.model_copy(update={"encoder": other.name, "dimension": await other.dimension()})
-    folder = cache_folder(cache, manifest)
 
     async def build() -> Callable[[Path], None]:
         compared = index if other is None else await index.under(other, embedding)
@@ -202,14 +175,14 @@ async def cached_graph(
             return (await DocumentGraph.build(compared, k, progress)).fill
         return (await known.extended(compared, progress)).fill
 
-    return await get_or_build(folder, manifest, lambda: DocumentGraph.read(folder, index, manifest), build)
+    return await get_or_build(cache, manifest, lambda folder: DocumentGraph.read(folder, index, manifest), build)
 
 
 def known_graph(cache: Path, manifest: GraphManifest, index: Index) -> DocumentGraph | None:
     """The cached graph of another index with the same settings; None if there is none."""
     due = manifest.model_copy(update={"chunks": index.manifest.chunks, "chunks_sha256": index.manifest.chunks_sha256})
     try:
-        return DocumentGraph.read(cache_folder(cache, due), index, due)
+        return read_derived(cache, due, lambda folder: DocumentGraph.read(folder, index, due))
     except UserFault:
         return None
 
@@ -226,17 +199,6 @@ def manifest_of(index: Index, k: int, exact_up_to: int = EXACT_UP_TO) -> GraphMa
         chunks=index.manifest.chunks,
         chunks_sha256=index.manifest.chunks_sha256,
     )
-
-
-def _is_graph(folder: Path) -> bool:
-    try:
-        return bool(json.loads((folder / MANIFEST).read_bytes())["kind"] == KIND)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-
-
-def _path(path: str | Path) -> Path:
-    return Path(path).expanduser()
 
 
 def _of_all(progress: Progress, before: int, total: int) -> Progress:

@@ -1,13 +1,11 @@
 """An index: the chunks of a corpus with their vectors in FAISS, searched exactly."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import faiss
 import numpy as np
@@ -19,10 +17,18 @@ from .chunkers import SEMANTIC, chunker_for
 from .chunking import Chunker, Progress, batches, embedding_text
 from .corpus import Corpus, read_corpus, shown
 from .fusion import Ranking
-from .index_files import FORMAT, KIND, Manifest, is_index, read_index_manifest, read_rows, sha256_of, write_index
+from .index_files import (
+    FORMAT,
+    HOW_TO_BUILD,
+    Manifest,
+    is_index,
+    read_index_manifest,
+    read_rows,
+    sha256_of,
+    write_index,
+)
 from .pool import Pool, at_least_one
 from .rechunk import documents_of
-from .saved_folder import how_to_build
 
 BATCH = 256
 """Chunks embedded between two reports of progress; only their texts and vectors are in memory twice."""
@@ -49,7 +55,7 @@ class Index:
         encoder: Encoder,
         progress: Progress | None = None,
         comparing: Progress | None = None,
-    ) -> Index:
+    ) -> Self:
         """Cut a corpus into chunks and embed them with their titles, a batch at a time.
 
         progress: gets the number of embedded chunks; comparing: gets the number of embedded sentences before that, if
@@ -78,19 +84,19 @@ class Index:
         return await asyncio.to_thread(lambda: write_index(_path(folder), *contents, replace=replace))
 
     @classmethod
-    async def load(cls, folder: str | Path, encoder: Encoder) -> Index:
+    async def load(cls, folder: str | Path, encoder: Encoder) -> Self:
         """Open a saved index; `UserFault` unless it is complete, of this format and made with this encoder."""
         path = _path(folder)
         manifest = await asyncio.to_thread(read_index_manifest, path)
         if manifest.encoder != encoder.name:
             raise UserFault(
                 f"The index {shown(path)} was made with the encoder '{manifest.encoder}', not with "
-                f"'{encoder.name}': choose that encoder, or {how_to_build(KIND)}."
+                f"'{encoder.name}': choose that encoder, or {HOW_TO_BUILD}."
             )
         if manifest.dimension != (dimension := await encoder.dimension()):
             raise UserFault(
                 f"The index {shown(path)} has vectors of length {manifest.dimension} and the encoder '{encoder.name}' "
-                f"now gives vectors of length {dimension}: {how_to_build(KIND)}."
+                f"now gives vectors of length {dimension}: {HOW_TO_BUILD}."
             )
         chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
         return cls(manifest, chunks, vectors, encoder)
@@ -105,15 +111,15 @@ class Index:
         """The chunks' vectors in row order, [N, d], L2-normalised: FAISS's own memory, read-only."""
         return self._rows
 
-    async def under(self, encoder: Encoder, progress: Progress | None = None) -> Index:
+    async def under(self, encoder: Encoder, progress: Progress | None = None) -> Self:
         """The same chunks embedded by another encoder; progress: gets the number of embedded chunks."""
         vectors = await _embedded(self._chunks, encoder, progress)
         manifest = self.manifest.model_copy(update={"encoder": encoder.name, "dimension": vectors.d})
-        return Index(manifest, self._chunks, vectors, encoder)
+        return type(self)(manifest, self._chunks, vectors, encoder)
 
     async def extended(
         self, corpus: Corpus, chunker: Chunker, progress: Progress | None = None, comparing: Progress | None = None
-    ) -> Index:
+    ) -> Self:
         """An index of this index's chunks, followed by the chunks of another corpus.
 
         progress, comparing: see `build`; for the new chunks. `UserFault` for another chunker, for documents whose ids
@@ -130,7 +136,7 @@ class Index:
                 f"{len(repeated)} of the {len(corpus.documents)} documents to add are in the index already ({first}): "
                 "leave them out, give new documents new ids, or index everything again."
             )
-        new = await Index.build(corpus, chunker, self._encoder, progress, comparing)
+        new = await self.build(corpus, chunker, self._encoder, progress, comparing)
         chunks, vectors = [*self._chunks, *new._chunks], faiss.IndexFlatIP(self.manifest.dimension)
         for part in (self, new):
             await asyncio.to_thread(_add, vectors, part._rows, len(part._chunks), self._encoder.name)
@@ -143,7 +149,7 @@ class Index:
                 "chunks_sha256": await asyncio.to_thread(sha256_of, chunks),
             }
         )
-        index = Index(manifest, chunks, vectors, self._encoder)
+        index = type(self)(manifest, chunks, vectors, self._encoder)
         index.problems = new.problems
         return index
 
@@ -194,44 +200,32 @@ async def cached_index(
     progress: gets the number of embedded chunks; comparing: gets the number of embedded sentences before that.
     """
     path = _path(corpus_path)
-    if await asyncio.to_thread(is_index, path):
-        return await _opened(path, chunker_name, encoder, cache_dir, progress=progress, comparing=comparing)
+    in_folder = await asyncio.to_thread(is_index, path)
+    if in_folder and not chunker_name.strip().startswith(SEMANTIC):
+        return await Index.load(path, encoder)
     chunker = await chunker_for(chunker_name, encoder)
-    corpus = await asyncio.to_thread(lambda: read_corpus(path, on_bad_record=on_bad_record))
-    fingerprint = await asyncio.to_thread(lambda: corpus.fingerprint)
+    if in_folder:
+        manifest = await asyncio.to_thread(read_index_manifest, path)
+        if manifest.chunker == chunker.name:
+            return await Index.load(path, encoder)
+        key = [FORMAT, "rechunked", manifest.chunks_sha256, encoder.name, chunker.name]
+    else:
+        corpus = await asyncio.to_thread(lambda: read_corpus(path, on_bad_record=on_bad_record))
+        key = [FORMAT, await asyncio.to_thread(lambda: corpus.fingerprint), encoder.name, chunker.name]
 
     async def build() -> Index:
-        return await Index.build(corpus, chunker, encoder, progress, comparing)
+        documents = await _restored(path, encoder) if in_folder else corpus
+        return await Index.build(documents, chunker, encoder, progress, comparing)
 
-    index = await _once([FORMAT, fingerprint, encoder.name, chunker.name], build, encoder, cache_dir)
-    index.problems = corpus.problems
+    index = await _once(key, build, encoder, cache_dir)
+    index.problems = () if in_folder else corpus.problems
     return index
 
 
-async def _opened(
-    folder: Path,
-    name: str,
-    encoder: Encoder,
-    cache_dir: Path,
-    *,
-    progress: Progress | None,
-    comparing: Progress | None,
-) -> Index:
-    """The index in a folder, or the semantic index of its documents."""
-    if not name.strip().startswith(SEMANTIC):
-        return await Index.load(folder, encoder)
-    chunker = await chunker_for(name, encoder)
-    manifest = await asyncio.to_thread(read_index_manifest, folder)
-    if manifest.chunker == chunker.name:
-        return await Index.load(folder, encoder)
-
-    async def build() -> Index:
-        chunks = (await Index.load(folder, encoder))._chunks
-        corpus = Corpus(tuple(await asyncio.to_thread(documents_of, chunks)))
-        return await Index.build(corpus, chunker, encoder, progress, comparing)
-
-    key = [FORMAT, "rechunked", manifest.chunks_sha256, encoder.name, chunker.name]
-    return await _once(key, build, encoder, cache_dir)
+async def _restored(folder: Path, encoder: Encoder) -> Corpus:
+    """The documents of an index."""
+    chunks = (await Index.load(folder, encoder)).chunks
+    return Corpus(tuple(await asyncio.to_thread(documents_of, chunks)))
 
 
 async def _once(

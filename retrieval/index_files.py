@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import faiss
+from pydantic import ValidationError
 
 from ..errors import UserFault
 from ..state.records import Chunk
 from .corpus import shown
-from .saved_folder import MANIFEST, FolderManifest, how_to_build, read_manifest, refuse_other_content, write_folder
+from .saved_folder import MANIFEST, FolderManifest, write_folder
 
 KIND, FORMAT = "index", 1
 VECTORS, CHUNKS = "vectors.faiss", "chunks.jsonl"
+
+HOW_TO_BUILD = "build it again with `dubito index`, or in Python with `Index.build`"
+"""The advice in a sentence about a folder that cannot be used."""
 
 
 class Manifest(FolderManifest):
@@ -62,13 +66,33 @@ def write_index(folder: Path, manifest: Manifest, chunks: Iterable[Chunk], vecto
         with (target / CHUNKS).open("wb") as file:
             file.writelines(_line(chunk) for chunk in chunks)
 
-    refuse_other_content(folder, KIND, ours=is_index(folder))
+    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not (is_free or is_index(folder)):
+        raise UserFault(f"{shown(folder)} exists and is not an index: give a folder that is new or empty.")
     return write_folder(folder, manifest, fill, replace=replace)
 
 
 def read_index_manifest(folder: Path) -> Manifest:
     """The manifest of an index of this format; `UserFault` for every other folder."""
-    return read_manifest(folder, Manifest, KIND, FORMAT)
+    no_index = UserFault(f"{shown(folder)} is not an index: {HOW_TO_BUILD}.")
+    damaged = UserFault(f"The index {shown(folder)} is damaged: delete that folder and {HOW_TO_BUILD}.")
+    try:
+        content = json.loads((folder / MANIFEST).read_bytes())
+    except OSError as fault:
+        raise no_index from fault
+    except ValueError as fault:
+        raise damaged from fault
+    if not isinstance(content, dict) or content.get("kind", KIND) != KIND:  # manifests had no kind at first
+        raise no_index
+    if content.get("format") != FORMAT:
+        raise UserFault(
+            f"The index {shown(folder)} has format {content.get('format')} and this version of dubito reads format "
+            f"{FORMAT}: {HOW_TO_BUILD}."
+        )
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as fault:
+        raise damaged from fault
 
 
 def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
@@ -77,19 +101,17 @@ def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
         vectors = faiss.read_index(str(folder / VECTORS))
         lines = (folder / CHUNKS).read_bytes()
     except (OSError, RuntimeError) as fault:
-        raise UserFault(
-            f"The files of the index {shown(folder)} are missing or damaged: {how_to_build(KIND)}."
-        ) from fault
+        raise UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.") from fault
     count = lines.count(b"\n")
     flat = isinstance(vectors, faiss.IndexFlat) and vectors.metric_type == faiss.METRIC_INNER_PRODUCT
     if not flat or vectors.d != manifest.dimension or not vectors.ntotal == count == manifest.chunks:
         raise UserFault(
             f"The index {shown(folder)} has {vectors.ntotal} vectors of length {vectors.d} and {count} chunks where "
-            f"its manifest says {manifest.chunks} of length {manifest.dimension}: {how_to_build(KIND)}."
+            f"its manifest says {manifest.chunks} of length {manifest.dimension}: {HOW_TO_BUILD}."
         )
     if hashlib.sha256(lines).hexdigest() != manifest.chunks_sha256:
         raise UserFault(
             f"{shown(folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its texts: "
-            f"{how_to_build(KIND)}."
+            f"{HOW_TO_BUILD}."
         )
     return cast("list[Chunk]", [json.loads(line) for line in lines.splitlines()]), vectors

@@ -12,7 +12,7 @@ from langchain_core.vectorstores import VectorStore
 from ..models.interfaces import Encoder
 from ..models.provider_faults import provider_fault
 from ..state.records import Chunk
-from .pool import Pool, nearest_first
+from .pool import Pool, nearest
 
 TOP_N = 200
 """Documents requested from a source that cannot list all of them."""
@@ -37,7 +37,7 @@ class LangChainRetriever:
         chunks = list(unique.values())
         question = (await self._encoder.embed([query], query=True))[0]
         vectors = await self._encoder.embed([chunk["text"] for chunk in chunks])
-        order = await asyncio.to_thread(nearest_first, question, vectors)
+        order = await asyncio.to_thread(nearest, vectors, question, len(vectors))
         return Pool(question, vectors[order], lambda i: chunks[order[i]])
 
     async def _documents(self, query: str, top_n: int) -> Sequence[Document]:

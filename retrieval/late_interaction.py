@@ -8,16 +8,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Protocol
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
 from ..models.interfaces import Vectors
+from ..models.late_interaction import LateInteractionModel
 from .chunking import Progress, batches, embedding_text
 from .corpus import shown
-from .derived_files import cache_folder, get_or_build
+from .derived_files import get_or_build
 from .document_graph import DocumentGraph, cached_graph, known_graph, manifest_of
 from .index import Index
 from .neighbours import Neighbours, Rows, none_yet
@@ -30,19 +31,6 @@ BATCH = 256
 
 Candidates = NDArray[np.int32]
 """Rows of the candidates of N chunks, [N, candidates], filled up with -1."""
-
-
-class TokenModel(Protocol):
-    """Encodes a text token by token; `LateInteractionModel` does."""
-
-    @property
-    def name(self) -> str:
-        """The name it was opened by."""
-        ...
-
-    async def tokens(self, texts: Sequence[str]) -> list[Vectors]:
-        """The token vectors of each text, float32 [t, d], L2-normalised or zero."""
-        ...
 
 
 def maxsim(text: Vectors, others: Sequence[Vectors]) -> Vectors:
@@ -63,7 +51,7 @@ async def cached_late_graph(
     index: Index,
     k: int,
     cache: Path,
-    model: TokenModel,
+    model: LateInteractionModel,
     progress: Progress | None = None,
     *,
     encoding: Progress | None = None,
@@ -76,7 +64,6 @@ async def cached_late_graph(
     """
     dense = manifest_of(index, CANDIDATES * k)
     manifest = dense.model_copy(update={"k": k, "late_interaction": model.name, "candidates": dense.k})
-    folder = cache_folder(cache, manifest)
 
     async def build() -> Callable[[Path], None]:
         candidates = (await cached_graph(index, dense.k, cache, progress, before=before)).nearest.rows
@@ -90,14 +77,14 @@ async def cached_late_graph(
         needed = np.union1d(stale, fresh[fresh >= 0])
         texts = [embedding_text(index.chunks[row]) for row in needed]
         try:
-            tokens = await _encoded(texts, model, folder.parent, encoding)
+            tokens = await _encoded(texts, model, cache, encoding)
         except OSError as fault:
             raise UserFault(f"The token vectors cannot be written to {shown(cache)}: {fault.strerror}.") from fault
         for batch in batches(stale, BATCH, progress):
             await asyncio.to_thread(_rescore, nearest, batch, fresh, needed, tokens)
         return DocumentGraph(manifest, index.chunks, nearest).fill
 
-    return await get_or_build(folder, manifest, lambda: DocumentGraph.read(folder, index, manifest), build)
+    return await get_or_build(cache, manifest, lambda folder: DocumentGraph.read(folder, index, manifest), build)
 
 
 def _taken_over(nearest: Neighbours, known: Neighbours, candidates: Candidates, earlier: Candidates) -> Candidates:
@@ -129,7 +116,9 @@ class _Tokens:
         return rows
 
 
-async def _encoded(texts: Sequence[str], model: TokenModel, folder: Path, progress: Progress | None) -> _Tokens:
+async def _encoded(
+    texts: Sequence[str], model: LateInteractionModel, folder: Path, progress: Progress | None
+) -> _Tokens:
     """The texts' token vectors in a temporary file without a name."""
     lengths, dimension = [0], 0
     file: IO[bytes] = await asyncio.to_thread(lambda: TemporaryFile(dir=folder))  # noqa: SIM115 - closed below

@@ -5,10 +5,8 @@ place in a block. All rows that could be among the k best within that error are 
 once to float32. So equal rows have equal scores, and extending a graph gives the same as building it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import faiss
 import numpy as np
@@ -140,7 +138,7 @@ class Clusters:
         self._ends = np.concatenate([[0], np.cumsum(np.bincount(nearest.ravel(), minlength=count))])
 
     @classmethod
-    def of(cls, vectors: Vectors) -> Clusters:
+    def of(cls, vectors: Vectors) -> Self:
         """Spherical k-means with a fixed seed."""
         n, d = vectors.shape
         count = max(1, n // CLUSTER)

@@ -44,7 +44,15 @@ def at_least_one(n: int) -> int:
     return n
 
 
-def nearest_first(question: Vectors, vectors: Vectors) -> list[int]:
-    """The rows of vectors [N, d] by falling similarity to a question [d]; equals keep their order."""
-    order: list[int] = np.argsort(-(vectors @ question), kind="stable").tolist()
-    return order
+def nearest(vectors: Vectors, vector: Vectors, count: int) -> list[int]:
+    """The rows of `vectors` [N, d] with the highest cosines to `vector` [d], highest first. Ties: the lower row first.
+
+    Returns min(count, N) rows.
+    """
+    similarity = vectors @ vector
+    if count >= len(similarity):
+        rows = np.arange(len(similarity))
+    else:  # every row tied with the last one is a candidate, so that the lower rows win
+        rows = np.flatnonzero(similarity >= np.partition(similarity, -count)[-count]) if count else np.arange(0)
+    ordered: list[int] = rows[np.lexsort((rows, -similarity[rows]))][:count].tolist()
+    return ordered

@@ -129,17 +129,10 @@ async def open_collection(name: str, encoder: Encoder) -> Collection:
     """The collection of that name; `UserFault` if it is missing or its vectors have another length."""
     place = Place.named(name)
     client = await asyncio.to_thread(place.open)
-    dimension = await encoder.dimension()
-    stored = await asyncio.to_thread(_dimension, client, place)
-    if stored is None:
+    if not await _exists(name, client, place, encoder):
         raise UserFault(
             f"There is no collection '{place.collection}' at {place.at}: make it by `dubito index`, with {name} "
             "as the output."
-        )
-    if stored != dimension:
-        raise UserFault(
-            f"The vectors of '{name}' have {stored} dimensions, but the encoder {encoder.name} has {dimension}: "
-            "name the encoder that the collection was filled with."
         )
     return Collection(place, client, encoder)
 
@@ -152,15 +145,8 @@ async def fill(name: str, corpus: Corpus, chunker: Chunker, encoder: Encoder, pr
     place = Place.named(name)
     client = await asyncio.to_thread(place.open)
     try:
-        dimension = await encoder.dimension()
-        stored = await asyncio.to_thread(_dimension, client, place)
-        if stored is None:
-            await asyncio.to_thread(_make, client, place, dimension)
-        elif stored != dimension:
-            raise UserFault(
-                f"'{name}' has vectors of {stored} dimensions, but the encoder {encoder.name} has {dimension}: "
-                "name another collection."
-            )
+        if not await _exists(name, client, place, encoder):
+            await asyncio.to_thread(_make, client, place, await encoder.dimension())
         chunks = await chunker.cut(corpus.documents)
         for batch in batches(chunks, BATCH, progress):
             vectors = await encoder.embed([embedding_text(chunk) for chunk in batch])
@@ -168,6 +154,17 @@ async def fill(name: str, corpus: Corpus, chunker: Chunker, encoder: Encoder, pr
         return len(chunks)
     finally:
         await asyncio.to_thread(client.close)
+
+
+async def _exists(name: str, client: QdrantClient, place: Place, encoder: Encoder) -> bool:
+    """Is there such a collection? `UserFault` if its vectors are not the encoder's."""
+    dimension, stored = await encoder.dimension(), await asyncio.to_thread(_dimension, client, place)
+    if stored not in {None, dimension}:
+        raise UserFault(
+            f"The vectors of '{name}' have {stored} dimensions, but the encoder {encoder.name} has {dimension}: "
+            "name the encoder that the collection was filled with, or another collection."
+        )
+    return stored is not None
 
 
 def _dimension(client: QdrantClient, place: Place) -> int | None:

@@ -9,7 +9,7 @@ from ..models.interfaces import Encoder
 from ..state.records import Chunk
 from .chunking import Chunker, embedding_text
 from .corpus import Document
-from .pool import Pool, Retriever, at_least_one, nearest_first
+from .pool import Pool, Retriever, at_least_one, nearest
 
 REMEMBERED = 8
 """Questions whose pools are remembered."""
@@ -91,8 +91,8 @@ class Rechunked:
                 self._remembered.popitem(last=False)
         if top_n is None:
             return pool
-        nearest = (await asyncio.to_thread(nearest_first, pool.query, pool.vectors))[:top_n]
-        return Pool(pool.query, pool.vectors[nearest], lambda i: pool.chunk(nearest[i]), pool.left_out)
+        rows = await asyncio.to_thread(nearest, pool.vectors, pool.query, top_n)
+        return Pool(pool.query, pool.vectors[rows], lambda i: pool.chunk(rows[i]), pool.left_out)
 
     async def _build(self, query: str) -> Pool:
         base = await self._retriever.pool(query, None)

@@ -4,14 +4,12 @@ A folder gets its name only when it is complete. A killed process leaves no fold
 that write the same folder neither reads half of the other's files.
 """
 
-import json
 import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from ..errors import UserFault
 from .corpus import shown
@@ -27,8 +25,9 @@ class FolderManifest(BaseModel):
     kind: str
     format: int
 
-
-M = TypeVar("M", bound=FolderManifest)
+    def content(self) -> bytes:
+        """The content of its file."""
+        return f"{self.model_dump_json(indent=2)}\n".encode()
 
 
 def write_folder(folder: Path, manifest: FolderManifest, fill: Callable[[Path], None], *, replace: bool) -> bool:
@@ -41,7 +40,7 @@ def write_folder(folder: Path, manifest: FolderManifest, fill: Callable[[Path], 
     try:
         partial.mkdir(parents=True)
         fill(partial)
-        (partial / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        (partial / MANIFEST).write_bytes(manifest.content())
         return _put_in_place(partial, target, replace=replace)
     except (OSError, RuntimeError) as fault:  # faiss raises RuntimeError
         reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else " ".join(str(fault).split())
@@ -70,46 +69,3 @@ def _put_in_place(partial: Path, target: Path, *, replace: bool) -> bool:
     placed = _put_in_place(partial, target, replace=False)
     shutil.rmtree(old, ignore_errors=True)
     return placed
-
-
-def refuse_other_content(folder: Path, kind: str, *, ours: bool) -> None:
-    """`UserFault` if the folder holds anything that is not ours and would be lost."""
-    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not (is_free or ours):
-        raise UserFault(f"{shown(folder)} exists and is not {_a(kind)}: give a folder that is new or empty.")
-
-
-def read_manifest(folder: Path, model: type[M], kind: str, version: int) -> M:
-    """The manifest of a folder of this kind and format; `UserFault` for every other folder."""
-    try:
-        content = json.loads((folder / MANIFEST).read_bytes())
-    except OSError as fault:
-        raise UserFault(f"{shown(folder)} is not {_a(kind)}: {how_to_build(kind)}.") from fault
-    except ValueError as fault:
-        raise damaged(folder, kind) from fault
-    fields = content if isinstance(content, dict) else {"kind": None}
-    if fields.get("kind", "index") != kind:  # manifests of indexes had no kind at first
-        raise UserFault(f"{shown(folder)} is not {_a(kind)}: {how_to_build(kind)}.")
-    if fields.get("format") != version:
-        raise UserFault(
-            f"The {kind} {shown(folder)} has format {fields.get('format')} and this version of dubito reads format "
-            f"{version}: {how_to_build(kind)}."
-        )
-    try:
-        return model.model_validate(content)
-    except ValidationError as fault:
-        raise damaged(folder, kind) from fault
-
-
-def damaged(folder: Path, kind: str) -> UserFault:
-    """The fault of a folder that cannot be read."""
-    return UserFault(f"The {kind} {shown(folder)} is damaged: delete that folder and {how_to_build(kind)}.")
-
-
-def how_to_build(kind: str) -> str:
-    """The advice in a sentence about a folder that cannot be used."""
-    return "build it again" + (" with `dubito index`, or in Python with `Index.build`" if kind == "index" else "")
-
-
-def _a(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

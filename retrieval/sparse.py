@@ -18,9 +18,6 @@ from .chunking import Progress, batches, embedding_text
 from .derived_files import Derived, cache_folder, get_or_build, read_array
 from .fusion import Ranking, best
 from .index import Index
-from .saved_folder import read_manifest
-
-KIND, FORMAT = "sparse index", 1
 
 BATCH = 256
 """Chunks encoded in one go; between batches, progress is reported and questions get a turn."""
@@ -29,8 +26,8 @@ BATCH = 256
 class SparseManifest(Derived):
     """The inputs of a sparse index. encoder: the name that the first stage was opened by."""
 
-    kind: str = KIND
-    format: int = FORMAT
+    kind: str = "sparse index"
+    format: int = 1
     encoder: str
 
 
@@ -88,7 +85,6 @@ async def open_sparse(name: str, source: str, index: Index, cache: Path, progres
     """
     model = SparseModel(name, source)
     manifest = SparseManifest(chunks=index.manifest.chunks, chunks_sha256=index.manifest.chunks_sha256, encoder=name)
-    folder = cache_folder(cache, manifest)
 
     async def build() -> Callable[[Path], None]:
         encoded: list[SparseVectors] = []
@@ -98,8 +94,8 @@ async def open_sparse(name: str, source: str, index: Index, cache: Path, progres
         postings = await asyncio.to_thread(postings_of, encoded)
         return lambda target: _write(target, postings)
 
-    postings = await get_or_build(folder, manifest, lambda: _read(folder, manifest), build)
-    return Sparse(model, postings, manifest.chunks, folder)
+    postings = await get_or_build(cache, manifest, _read, build)
+    return Sparse(model, postings, manifest.chunks, cache_folder(cache, manifest))
 
 
 def _write(folder: Path, postings: Postings) -> None:
@@ -107,10 +103,8 @@ def _write(folder: Path, postings: Postings) -> None:
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
-def _read(folder: Path, due: SparseManifest) -> Postings:
-    if read_manifest(folder, SparseManifest, KIND, FORMAT) != due:
-        raise UserFault(f"The {KIND} {folder} is of other chunks or another encoder: build it again.")
-    indptr = read_array(folder, KIND, "indptr.npy", "int64", [None])
+def _read(folder: Path) -> Postings:
+    indptr = read_array(folder / "indptr.npy", "int64", [None])
     entries = int(indptr[-1]) if len(indptr) else 0
-    indices = read_array(folder, KIND, "indices.npy", "int32", [entries])
-    return Postings(indptr, indices, read_array(folder, KIND, "data.npy", "float32", [entries]))
+    indices = read_array(folder / "indices.npy", "int32", [entries])
+    return Postings(indptr, indices, read_array(folder / "data.npy", "float32", [entries]))

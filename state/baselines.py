@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from .capability import Capability
 from .context import Presets
 from .flow import Answered, Flow
-from .mixins import FirstStageContext, RetrievalContext, UnitInterval, WholeReasoningContext
+from .mixins import FirstStageContext, ReasoningTokens, RetrievalContext, UnitInterval
 from .reasoning import SearchingContext
 from .records import extend
 
@@ -54,11 +54,12 @@ class IterRetgenOutput(Answered):
     iterations: list[Iteration]
 
 
-class IterRetgenContext(WholeReasoningContext, RetrievalContext, FirstStageContext):
+class IterRetgenContext(RetrievalContext, FirstStageContext):
     """Settings of ITER-RETGEN (Shao et al. 2023)."""
 
     presets: ClassVar[Presets] = SearchingContext.presets
 
+    max_reasoning_tokens: ReasoningTokens = 200
     max_iterations: int = Field(
         default=2, ge=1, le=20, title="Iterations (T)", description="The number of times to retrieve and generate."
     )

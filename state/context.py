@@ -1,17 +1,13 @@
 """The base of every technique's runtime context: plain settings that name models and corpora."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
 
 from .capability import Capability
-
-if TYPE_CHECKING:
-    from pydantic.config import JsonDict
-    from pydantic.fields import FieldInfo
 
 PRESET = "preset"
 """The value of a setting that takes the preset's value."""

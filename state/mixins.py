@@ -21,6 +21,15 @@ Samples = Annotated[int, Field(le=1000, title="Samples")]
 Temperature = Annotated[
     float, Field(ge=0.01, le=5.0, title="Temperature", description="The temperature at which samples are drawn.")
 ]
+ReasoningTokens = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=4096,
+        title="Longest reasoning",
+        description="The maximum length of a reasoning that ends in an answer, in tokens.",
+    ),
+]
 K = Annotated[
     int,
     Field(ge=1, le=1000, title="Chunks (k)", description="The number of chunks from which the answer is generated."),
@@ -119,13 +128,6 @@ class JudgeContext(EncoderContext):
     judge: Judge = PRESET
 
 
-class SamplingContext(BaseContext):
-    """Sampled replies."""
-
-    samples: Samples = Field(default=10, ge=1, description="The number of samples.")
-    temperature: Temperature = 1.0
-
-
 class ThinkingContext(BaseContext):
     """A reasoning model's thinking."""
 
@@ -133,16 +135,4 @@ class ThinkingContext(BaseContext):
         default=False,
         title="Thinking",
         description="Let a reasoning model think before it replies. The thinking is never part of the answer.",
-    )
-
-
-class WholeReasoningContext(BaseContext):
-    """Reasoning that is written in one reply."""
-
-    max_reasoning_tokens: int = Field(
-        default=200,
-        ge=1,
-        le=4096,
-        title="Longest reasoning",
-        description="The maximum length of a reasoning that ends in an answer, in tokens.",
     )

@@ -18,7 +18,6 @@ from .mixins import (
     K,
     RerankerContext,
     Samples,
-    SamplingContext,
     Temperature,
     ThinkingContext,
     UnitInterval,
@@ -109,9 +108,7 @@ class NeighbourhoodOutput(Answered):
     stop_reason: StopReason
 
 
-class NeighbourhoodContext(
-    ThinkingContext, SamplingContext, JudgeContext, RerankerContext, DocumentGraphContext, FirstStageContext
-):
+class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, DocumentGraphContext, FirstStageContext):
     """Settings of neighbourhood-aware retrieval with answer semantic uncertainty (SUNAR sections 3.1.2 and 3.2)."""
 
     presets: ClassVar[Presets] = {

@@ -1,14 +1,14 @@
 """State and context of `seakr`."""
 
 import math
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from typing_extensions import TypedDict
 
 from .capability import Capability
 from .context import PRESET, Presets, names_no_resource, names_resource, unused_with
-from .mixins import Judge, JudgeContext, Samples, SamplingContext, Temperature, UnitInterval, WholeReasoningContext
+from .mixins import Judge, JudgeContext, ReasoningTokens, Samples, Temperature, UnitInterval
 from .reasoning import ReasoningOutput, ReasoningState, SearchingContext
 from .records import extend
 
@@ -37,9 +37,6 @@ NEEDS: dict[Estimator, frozenset[Capability]] = {
     "degree_entropy": frozenset(),
 }
 """The capabilities of the chat model that each estimator needs."""
-
-JUDGED = frozenset({"semantic_entropy", "degree_entropy"})
-"""The estimators that ask a judge."""
 
 Strategy = Literal["rationales", "knowledge"]
 
@@ -72,13 +69,13 @@ class SeaKROutput(ReasoningOutput):
 UNSAMPLED = ["prompt", "perplexity", "energy"]
 """The estimators that need no samples."""
 
-UNJUDGED = [name for name in get_args(Estimator) if name not in JUDGED]
+UNJUDGED = [name for name in NEEDS if name not in {"semantic_entropy", "degree_entropy"}]
 """The estimators that need no entailment judge."""
 
-NOT_GRAM = [name for name in get_args(Estimator) if name != "gram"]
+NOT_GRAM = [name for name in NEEDS if name != "gram"]
 
 
-class SeaKRContext(WholeReasoningContext, SamplingContext, JudgeContext, SearchingContext):
+class SeaKRContext(JudgeContext, SearchingContext):
     """Settings of SeaKR (sections 3 and 4.1.3)."""
 
     presets: ClassVar[Presets] = {
@@ -162,14 +159,7 @@ class SeaKRContext(WholeReasoningContext, SamplingContext, JudgeContext, Searchi
         json_schema_extra=unused_with(estimator=NOT_GRAM),
     )
     judge: Judge = Field(default=PRESET, json_schema_extra=unused_with(estimator=UNJUDGED))
-    max_reasoning_tokens: int = Field(
-        default=200,
-        ge=1,
-        le=4096,
-        title="Longest reasoning",
-        description="The maximum length of the reasoning over all kept snippets, in tokens.",
-        json_schema_extra=unused_with(reasoning=["rationales"]),
-    )
+    max_reasoning_tokens: ReasoningTokens = Field(default=200, json_schema_extra=unused_with(reasoning=["rationales"]))
     word_uncertainty: UnitInterval = Field(
         default=0.1,
         title="Uncertain words",

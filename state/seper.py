@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from .capability import Capability
 from .context import Presets, on_local_server, unused_with
 from .flow import Answered, Flow, Question
-from .mixins import JudgeContext, Samples, SamplingContext, Temperature
+from .mixins import JudgeContext, Samples, Temperature
 from .records import Chunk, merge
 from .vanilla_rag import VanillaRagContext
 
@@ -126,7 +126,7 @@ class SePerOutput(Answered, SePerFigures):
     """The likeliest answer, and how much the chunks raise the belief in the right one."""
 
 
-class SePerContext(SamplingContext, JudgeContext, VanillaRagContext):
+class SePerContext(JudgeContext, VanillaRagContext):
     """Settings of SePer and ΔSePer (Dai et al., sections 3.3 and 3.4), and of the retrieval that is measured."""
 
     presets: ClassVar[Presets] = {

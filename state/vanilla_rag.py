@@ -1,21 +1,11 @@
-"""State and context of `vanilla_rag`."""
+"""Context of `vanilla_rag`, whose state and output have the shared keys only."""
 
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from .context import Presets, on_local_server, unused_with
-from .flow import Answered, Flow
 from .mixins import K, RetrievalContext, ThinkingContext, UnitInterval
-
-
-class VanillaRagState(Flow, total=False):
-    """The shared keys only."""
-
-
-class VanillaRagOutput(Answered):
-    """The shared keys only."""
-
 
 DF_RAG_MODELS: Presets = {
     "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "words:100"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, ModelUnavailable, UserFault
-from dubito.graphs import cot, flare, ircot, iter_retgen, wiring
+from dubito.errors import CapabilityMissing
+from dubito.graphs import cot, flare, ircot, iter_retgen
 from dubito.models.interfaces import Completion, Sampling, Token
 from dubito.resources.resources import Resources
-from dubito.state.baselines import FlareContext, IterRetgenContext, IterRetgenOutput
-from dubito.state.reasoning import ReasoningContext, ReasoningOutput, SearchingContext
 from dubito.tests.scripted import QUESTION, Asked, ListedRetriever, Reasoner, ScriptedEncoder, doubted, walk
-from langgraph.graph import END, START, StateGraph
-from pydantic import ValidationError
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
@@ -415,15 +410,6 @@ async def test_an_iteration_that_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("module", EVERY)
-@pytest.mark.parametrize("question", ["", " \n", "x" * 100_000, None])
-async def test_a_bad_question_is_refused_before_any_model_is_called(module: ModuleType, question: Any) -> None:
-    llm, retriever = Reasoner(), ListedRetriever(lambda query: [])
-    with pytest.raises(UserFault, match="question"):
-        await machine(module, llm, retriever=retriever).ainvoke({"question": question})
-    assert (llm.calls, retriever.asked) == ([], [])
-
-
-@pytest.mark.parametrize("module", EVERY)
 async def test_plain_models_will_do_but_for_flare(module: ModuleType) -> None:
     llm = Reasoner(capabilities=frozenset())
     if module is not flare:
@@ -433,136 +419,3 @@ async def test_plain_models_will_do_but_for_flare(module: ModuleType) -> None:
     with pytest.raises(CapabilityMissing, match="'scripted' has no logprobs"):
         await run(module, llm)
     assert llm.calls == []
-
-
-@pytest.mark.parametrize("module", EVERY[1:])
-async def test_an_unknown_first_stage_is_refused_before_any_model_is_called(module: ModuleType) -> None:
-    llm = Reasoner()
-    with pytest.raises(UserFault, match="no first stage named 'bm52'"):
-        await machine(module, llm).ainvoke({"question": QUESTION}, context={"first_stage": "bm52"})
-    assert llm.calls == []
-
-
-@pytest.mark.parametrize(
-    ("module", "context"),
-    [
-        (cot, {"max_docs": 1}),
-        (cot, {"max_steps": 0}),
-        (ircot, {"k": 2}),
-        (ircot, {"max_docs": -1}),
-        (flare, {"likely_from": 1.1}),
-        (flare, {"mask_below": -0.1}),
-        (iter_retgen, {"max_iterations": 0}),
-        (iter_retgen, {"max_reasoning_tokens": 0}),
-    ],
-)
-async def test_settings_out_of_bounds_are_refused(module: ModuleType, context: dict[str, Any]) -> None:
-    llm = Reasoner()
-    with pytest.raises(ValidationError, match=next(iter(context))):
-        await machine(module, llm).ainvoke({"question": QUESTION}, context=context)
-    assert llm.calls == []
-
-
-@pytest.mark.parametrize("module", EVERY)
-async def test_a_prompt_that_does_not_fit(module: ModuleType) -> None:
-    llm = Reasoner(faults=[ContextOverflow("The prompt has 5000 tokens and the window is 4096.")])
-    with pytest.raises(ContextOverflow, match="5000 tokens"):
-        await run(module, llm)
-    assert len(llm.calls) == 1
-
-
-@pytest.mark.parametrize("module", EVERY)
-async def test_faults_are_retried_and_a_lasting_one_is_told(module: ModuleType, fast_retries: None) -> None:
-    llm = Reasoner(faults=[ModelFault("scripted", "timed out")] * 3)
-    assert (await run(module, llm)).state["answer"] == "Ada"
-    llm = Reasoner(faults=[ModelFault("scripted", "timed out")] * 9)
-    with pytest.raises(ModelUnavailable, match="scripted did not answer after 4 attempts: timed out"):
-        await run(module, llm)
-    assert len(llm.calls) == 4
-
-
-# --- in other programs ---
-
-ANSWERED = {"answer", "evidence", "uncertainty", "usage", "warnings"}
-OUTPUTS = {**dict.fromkeys(STEPWISE, ANSWERED | {"steps", "stop_reason"}), iter_retgen: ANSWERED | {"iterations"}}
-CALLS = {cot: 2, ircot: 2, flare: 3, iter_retgen: 2}
-
-
-def asking() -> Reasoner:
-    """A model that answers with its second step; FLARE retrieves for the first."""
-    return Reasoner(step=through(doubted(WHO, Ada=0.5), LAST), whole=lambda shown: FIRST)
-
-
-def figures(module: ModuleType, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The output without the cost."""
-    return {key: state[key] for key in OUTPUTS[module] - {"usage"}}
-
-
-@pytest.mark.parametrize("module", EVERY)
-@pytest.mark.parametrize("context", [None, {}])
-async def test_every_way_to_call_gives_the_same(
-    module: ModuleType, context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm = asking()
-    opened = Resources(llm, ScriptedEncoder(), ListedRetriever(lambda query: ["a", "b"]))
-    monkeypatch.setattr(wiring, "shared_resources", lambda: opened)
-    graph, asked = module.graph, {"question": QUESTION}
-    results = [
-        await graph.ainvoke(asked, context=context),
-        await asyncio.to_thread(graph.invoke, asked, context=context),
-        [part async for part in graph.astream(asked, context=context, stream_mode="values")][-1],
-        (await asyncio.to_thread(lambda: list(graph.stream(asked, context=context, stream_mode="values"))))[-1],
-    ]
-    assert set(results[0]) == OUTPUTS[module]
-    assert [figures(module, one) for one in results] == [figures(module, results[0])] * 4
-    assert {one["usage"]["calls"] for one in results} == {CALLS[module]}
-    assert len(llm.calls) == 4 * CALLS[module]
-
-
-class Agent(ReasoningOutput, IterRetgenOutput, total=False):
-    """An agent's state."""
-
-    question: str
-
-
-@pytest.mark.parametrize(
-    ("module", "context"),
-    [
-        (cot, ReasoningContext(max_steps=1)),
-        (ircot, SearchingContext(max_steps=1)),
-        (flare, FlareContext(max_steps=1)),
-        (iter_retgen, IterRetgenContext(max_iterations=1)),
-        (cot, {"max_steps": 1}),
-        (ircot, {"max_steps": 1}),
-        (flare, {"max_steps": 1}),
-        (iter_retgen, {"max_iterations": 1}),
-    ],
-)
-async def test_as_a_subgraph_of_another_graph(module: ModuleType, context: Any) -> None:
-    llm = asking()
-    parent: Any = StateGraph(Agent)
-    parent.add_node("inner", machine(module, llm))
-    parent.add_edge(START, "inner")
-    parent.add_edge("inner", END)
-    state = await parent.compile().ainvoke({"question": QUESTION}, context=context)
-    assert state["answer"] == "Ada"
-    assert len(state.get("steps") or state["iterations"]) == 1
-    assert state["usage"]["calls"] == len(llm.calls)
-
-
-@pytest.mark.parametrize(
-    ("module", "nodes", "settings"),
-    [
-        (cot, [*COT, "answer_from_rationales"], {"max_steps", "max_step_tokens"}),
-        (ircot, [*IRCOT, "draft_step", "answer_from_rationales"], {"max_docs", "first_stage"}),
-        (flare, [*FLARE, "draft_step", "answer_with_uncertainty"], {"likely_from", "mask_below"}),
-        (iter_retgen, ITERATION, {"max_iterations", "max_reasoning_tokens", "first_stage"}),
-    ],
-)
-def test_schemas(module: ModuleType, nodes: list[str], settings: set[str]) -> None:
-    graph: Any = module.graph
-    assert graph.name == module.__name__.rpartition(".")[2]
-    assert settings <= graph.get_context_jsonschema()["properties"].keys()
-    assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
-    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUTS[module]
-    assert set(graph.get_graph().nodes) == {"__start__", "prepare", *nodes, "__end__"}

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +14,7 @@ from dubito.errors import ContextOverflow, ModelFault, ModelUnavailable, UserFau
 from dubito.graphs import dense
 from dubito.models.interfaces import Completion, Message, Reply, Sampling
 from dubito.resources.resources import Resources
-from dubito.state.dense import DenseContext, DseFigures
-from dubito.state.flow import Answered
-from dubito.state.records import Chunk, Usage, add_usage, extend
+from dubito.state.dense import DenseContext
 from dubito.tests.graphs import dense_reference as reference
 from dubito.tests.scripted import (
     QUERY,
@@ -31,8 +29,6 @@ from dubito.tests.scripted import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
-from typing_extensions import TypedDict
 
 FIVE = ["one", "two", "three", "four", "five"]
 THREAD: Any = {"configurable": {"thread_id": "1"}}
@@ -276,14 +272,6 @@ async def test_chunks_that_cannot_be_measured_are_refused(chunks: Any, message: 
     assert llm.calls == []
 
 
-@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
-async def test_a_bad_question_is_refused_before_any_model_is_called(question: Any) -> None:
-    llm = Reader()
-    with pytest.raises(UserFault, match="question"):
-        await machine(llm).ainvoke({"question": question, "chunks": FIVE})
-    assert llm.calls == []
-
-
 # --- rephrasings that fail ---
 
 
@@ -396,13 +384,6 @@ async def test_a_lasting_fault_of_the_judge_ends_as_unavailable(fast_retries: No
         await measure(Reader(answer=answers({"other two": "the Thames"})), FIVE, judge)
 
 
-async def test_a_fault_of_the_model_is_retried(fast_retries: None) -> None:
-    llm = Reader(faults=[ModelFault("scripted", "timed out")] * 2)
-    state, _ = await measure(llm, FIVE, check_determinism=False)
-    assert state["dse"] == 0
-    assert len(llm.calls) == 11 + 2
-
-
 # --- is the model deterministic? ---
 
 
@@ -501,100 +482,6 @@ async def test_calls_stay_within_the_concurrency() -> None:
     llm = Reader(seconds=0.1)
     await measure(llm, FIVE, concurrency=2)
     assert llm.under_way_at_most == 2
-
-
-# --- in other programs ---
-
-
-OUTPUT = {*Answered.__annotations__, *DseFigures.__annotations__}
-
-
-class Parent(TypedDict, total=False):
-    """An agent's state."""
-
-    question: str
-    chunks: list[str | Chunk] | None
-    answer: str
-    evidence: list[Chunk]
-    usage: Annotated[Usage, add_usage]
-    warnings: Annotated[list[str], extend]
-    dse: float
-    certain: bool
-
-
-async def test_as_a_subgraph_of_another_graph() -> None:
-    llm = Reader(answer=answers({"other two": "the Thames"}))
-    parent: Any = StateGraph(Parent)
-    parent.add_node("look", lambda state: {"chunks": FIVE, "warnings": ["looked"]})
-    parent.add_node("dense", machine(llm))
-    parent.add_edge(START, "look")
-    parent.add_edge("look", "dense")
-    parent.add_edge("dense", END)
-    state, path, inner = await walk(parent.compile(), {"question": QUESTION})
-    assert path == ["look", "dense"]
-    assert inner == [["prepare", "rephrase*5", "contexts", "repeat+respond*6", "entail", "measure_dse"]]
-    assert state["dse"] == pytest.approx(0.4506, abs=5e-5)
-    assert state["certain"] is False
-    assert state["question"] == QUESTION
-    assert state["usage"]["calls"] == len(llm.calls) == 12
-    assert state["warnings"] == ["looked"]
-
-
-async def test_every_way_to_call_gives_the_same() -> None:
-    graph = machine(Reader(answer=answers({"other two": "the Thames"})))
-    graph_input = {"question": QUESTION, "chunks": FIVE}
-    results = [
-        await graph.ainvoke(graph_input),
-        await asyncio.to_thread(graph.invoke, graph_input),
-        [part async for part in graph.astream(graph_input, stream_mode="values")][-1],
-        (await asyncio.to_thread(lambda: list(graph.stream(graph_input, stream_mode="values"))))[-1],
-        await graph.ainvoke(graph_input, context={}),
-    ]
-    assert set(results[0]) == {*OUTPUT}
-    figures = [{key: state[key] for key in OUTPUT - {"usage"}} for state in results]
-    assert figures == [figures[0]] * 5
-    assert [state["usage"]["calls"] for state in results] == [12, 11, 11, 11, 11]
-
-
-def test_schemas() -> None:
-    graph: Any = dense.graph
-    assert {"dse_threshold", "judge", "check_determinism", "llm"} <= graph.get_context_jsonschema()["properties"].keys()
-    input_schema = graph.get_input_jsonschema()
-    assert list(input_schema["properties"])[:2] == ["question", "chunks"]
-    assert input_schema["required"] == ["question"]
-    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
-
-
-async def test_two_questions_in_one_thread() -> None:
-    llm = Reader(answer=answers({"other two": "the Thames"}))
-    graph = machine(llm, checkpointer=InMemorySaver())
-    first = await graph.ainvoke({"question": "first?", "chunks": FIVE}, THREAD)
-    assert first["dse"] > 0
-    llm.calls.clear()
-    second = await graph.ainvoke({"question": "second?"}, THREAD, context={"k": 2})
-    assert [chunk["id"] for chunk in second["evidence"]] == ["c0", "c1"]
-    assert second["responses"] == ["the Lune"] * 3
-    assert second["rephrasings"] == ["other text 0", "other text 1"]
-    assert (second["dse"], second["certain"], second["warnings"]) == (0, True, [])
-    assert second["usage"]["calls"] == len(llm.calls) == 5
-    third = await graph.ainvoke({"question": "third?", "chunks": ["six"]}, THREAD)
-    assert [chunk["text"] for chunk in third["evidence"]] == ["six"]
-    assert third["rephrasings"] == ["other six"]
-    assert len((await graph.aget_state(THREAD)).values["rephrased"]) == 1
-    fourth = await graph.ainvoke({"question": "fourth?", "chunks": None}, THREAD, context={"k": 1})
-    assert [chunk["id"] for chunk in fourth["evidence"]] == ["c0"]
-
-
-async def test_a_threads_next_question_asks_again_for_a_failed_rephrasing() -> None:
-    bad = {"text": True}
-    llm = Reader(rephrasing=lambda text, again: "" if bad["text"] and text == "two" else f"other {text}")
-    graph = machine(llm, checkpointer=InMemorySaver())
-    graph_input = {"question": QUESTION, "chunks": FIVE}
-    first = await graph.ainvoke(graph_input, THREAD)
-    assert len(first["warnings"]) == 1
-    bad["text"] = False
-    second = await graph.ainvoke(graph_input, THREAD)
-    assert (second["rephrasings"][1], second["warnings"]) == ("other two", []), "it is asked again"
 
 
 # --- against the straight line ---

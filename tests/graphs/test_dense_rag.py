@@ -11,24 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dubito.errors import ContextOverflow, ContractFault, ModelFault, ModelUnavailable, UserFault
+from dubito.errors import ContextOverflow, ContractFault, ModelFault, ModelUnavailable
 from dubito.graphs import dense_rag
 from dubito.models.interfaces import Vectors
 from dubito.nodes.refine import how_many_fit
 from dubito.prompts import answer, passage
 from dubito.resources.resources import Resources
-from dubito.state.dense_rag import DenseRagContext, DenseRagOutput
-from dubito.state.flow import Answered
+from dubito.state.dense_rag import DenseRagContext
 from dubito.state.mixins import CorpusContext
 from dubito.state.records import Chunk
 from dubito.tests.graphs import dense_reference as reference
 from dubito.tests.scripted import QUESTION, Reader, ScriptedEncoder, ScriptedJudge, ScriptedRetriever, unit, walk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from langgraph.graph import END, START, StateGraph
-from typing_extensions import TypedDict
-
-THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 FIXED = {"fixed 0": 0, "fixed 1": 5, "fixed 2": 10, "fixed 3": 15}
 SEMANTIC = {"s0": 0, "s1": 10, "s2": -20, "s3": 30, "s4": -45, "s5": 60}
@@ -654,15 +649,6 @@ async def test_a_chunk_is_kept_if_the_judge_cannot_label_its_ablation() -> None:
     ]
 
 
-async def test_faults_of_model_and_judge_are_retried(fast_retries: None) -> None:
-    story = unsure(wavering={"s1"}, needed={"s1"}, settling={"s3"}, enough={"s3"})
-    llm = story.reader(faults=[ModelFault("scripted", "timed out")] * 2)
-    judge = ScriptedJudge(faults=[ModelFault("judge", "timed out")] * 2)
-    ran = await run(story, judge, llm=llm)
-    assert ran.path == [*RECHUNKED, "ablate", *REFINED, "give_best_answer"]
-    assert ran.state["answer"] == "settled"
-
-
 async def test_a_lasting_fault_is_not_retried_by_both_graphs(fast_retries: None) -> None:
     llm = Story().reader(faults=[ModelFault("scripted", "connection refused")] * 50)
     with pytest.raises(ModelUnavailable, match="scripted did not answer after 4 attempts"):
@@ -683,46 +669,7 @@ async def test_a_model_that_does_not_repeat_itself() -> None:
     assert not [warning for warning in state["warnings"] if "gave two answers" in warning]
 
 
-@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
-async def test_a_bad_question_is_refused_before_any_model_is_called(question: Any) -> None:
-    llm = Story().reader()
-    with pytest.raises(UserFault, match="question"):
-        await machine(llm).ainvoke({"question": question})
-    assert llm.calls == []
-
-
 # --- cost and latency ---
-
-
-async def test_usage_counts_every_call_once() -> None:
-    story = unsure(wavering={"s1"}, needed={"s1"}, settling={"s5"}, enough={"s5"})
-    judge = ScriptedJudge()
-    ran = await run(story, judge)
-    usage = ran.state["usage"]
-    # rephrasings; answers of four contexts and the check; evaluations; ablations
-    assert len(ran.llm.calls) == (3 + 3 + 1 + 1) + (4 + 4 + 5 + 6 + 1) + 3 + 2
-    assert usage["calls"] == len(ran.llm.calls) == sum(node["calls"] for node in usage["nodes"].values())
-    assert usage["completion_tokens"] == 3 * (len(ran.llm.calls) - 3) + 3
-    runs = {name: node["runs"] for name, node in usage["nodes"].items()}
-    assert (runs["rephrase"], runs["respond"], runs["repeat"], runs["self_evaluate"], runs["ablate"]) == (
-        8,
-        19,
-        1,
-        3,
-        2,
-    )
-    assert runs["update_best"] == 3
-    # each of the three uncertain measurements and each ablation has two distinct answers, the last has one
-    assert [len(batch) for batch in judge.batches] == [2] * 5
-
-
-async def test_two_questions_are_counted_apart() -> None:
-    llm = unsure(enough={"s0"}).reader()
-    graph = machine(llm)
-    for calls in (3 + 5 + 3 + 4 + 1, 3 + 4 + 3 + 4 + 1):
-        llm.calls.clear()
-        state = await graph.ainvoke({"question": QUESTION}, context={"k": 3})
-        assert state["usage"]["calls"] == len(llm.calls) == calls
 
 
 async def test_ablations_run_together() -> None:
@@ -744,74 +691,6 @@ async def test_ablations_run_together() -> None:
     ran = await asyncio.wait_for(run(story, llm=llm), 60)
     assert len(arrived) == 3
     assert ran.state["stop_reason"] == "nothing_left"
-
-
-# --- in other programs ---
-
-
-class Parent(DenseRagOutput, total=False):
-    """An agent's state."""
-
-    question: str
-
-
-async def test_as_a_subgraph_of_another_graph() -> None:
-    story = unsure(wavering={"s1"}, needed={"s1"}, settling={"s3"}, enough={"s3"})
-    llm = story.reader()
-    parent: Any = StateGraph(Parent)
-    parent.add_node("dense_rag", machine(llm))
-    parent.add_edge(START, "dense_rag")
-    parent.add_edge("dense_rag", END)
-    state = await parent.compile().ainvoke({"question": QUESTION}, context={"k": 3})
-    assert (state["answer"], state["stop_reason"]) == ("settled", "accepted")
-    assert state["usage"]["calls"] == len(llm.calls)
-
-
-OUTPUT = {*Answered.__annotations__, "dse", "certain", "sufficient", "stop_reason", "rounds"}
-
-
-async def test_every_way_to_call_gives_the_same() -> None:
-    story = unsure(wavering={"fixed 1", "s1"}, needed={"s1"}, settling={"s3"}, enough={"s3"})
-    graph = machine(story.reader())
-    graph_input, context = {"question": QUESTION}, {"k": 3}
-    results = [
-        await graph.ainvoke(graph_input, context=context),
-        await asyncio.to_thread(graph.invoke, graph_input, context=context),
-        [part async for part in graph.astream(graph_input, context=context, stream_mode="values")][-1],
-        (await asyncio.to_thread(lambda: list(graph.stream(graph_input, context=context, stream_mode="values"))))[-1],
-    ]
-    assert set(results[0]) == OUTPUT
-    figures = [{key: state[key] for key in OUTPUT - {"usage"}} for state in results]
-    assert figures == [figures[0]] * 4
-
-
-@pytest.mark.parametrize("context", [None, {}])
-async def test_no_context_means_the_defaults(context: Any) -> None:
-    state = await machine(Story().reader()).ainvoke({"question": QUESTION}, context=context)
-    assert len(state["evidence"]) == 4
-    assert state["warnings"] == ["There are only 4 chunks to select from, fewer than k = 5; all are used."]
-
-
-def test_schemas() -> None:
-    graph: Any = dense_rag.graph
-    settings = graph.get_context_jsonschema()["properties"]
-    assert {"dse_threshold", "judge", "adaptive", "rechunker", "refinement", "accept", "max_rounds"} <= settings.keys()
-    assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
-    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
-    assert set(graph.get_graph().nodes) == {
-        *(
-            "__start__",
-            "prepare",
-            "retrieve_context",
-            "dense",
-            "rechunk",
-            "self_evaluate",
-            "update_best",
-            "ablate",
-            "classify",
-        ),
-        *("refine", "give_best_answer", "__end__"),
-    }
 
 
 # --- against the straight line ---
@@ -931,19 +810,3 @@ def test_the_random_worlds_reach_every_end() -> None:
     tell()
     ends = {"certain", "not_refined", "accepted", "all_visited", "max_rounds", "unchanged", "nothing_left"}
     assert {end for end, times in reached.items() if times >= 3} == {*ends, "later", "half"}
-
-
-async def test_a_plain_dict_of_settings_reaches_it_below_another_graph() -> None:
-    class Agent(TypedDict, total=False):
-        question: str
-        answer: str
-        stop_reason: str
-
-    inner = machine(Story().reader())
-    parent: Any = StateGraph(Agent)
-    parent.add_node("dense_rag", inner)
-    parent.add_edge(START, "dense_rag")
-    settings_ = {"k": 3, "adaptive": False, "refinement": "off"}
-    state = await parent.compile().ainvoke({"question": QUESTION}, context=settings_)
-    assert state["answer"]
-    assert state["stop_reason"] in {"certain", "not_refined"}

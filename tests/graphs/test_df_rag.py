@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, ModelUnavailable, UserFault
+from dubito.errors import CapabilityMissing, ContextOverflow, UserFault
 from dubito.graphs import df_rag
 from dubito.resources.resources import Resources
 from dubito.tests.scripted import PLAN, QUESTION, VECTORS, ScriptedChat, ScriptedEncoder, chat, resources
-from pydantic import ValidationError
 
 
 async def run(opened: Resources, **settings: Any) -> tuple[dict[str, Any], list[str]]:
@@ -271,15 +269,6 @@ async def test_evaluations_run_in_parallel_within_the_concurrency() -> None:
     assert bounded.under_way_at_most == 2
 
 
-@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
-async def test_a_bad_question_is_refused_before_any_model_is_called(question: str) -> None:
-    llm = chat()
-    graph: Any = df_rag.build(resources(llm)).compile()
-    with pytest.raises(UserFault, match="question"):
-        await graph.ainvoke({"question": question}, context={"evaluator": "report"})
-    assert llm.calls == []
-
-
 async def test_a_model_that_cannot_score_is_refused_before_any_call() -> None:
     llm = chat(capabilities=frozenset())
     with pytest.raises(CapabilityMissing, match="such as evaluator or reranker"):
@@ -287,59 +276,11 @@ async def test_a_model_that_cannot_score_is_refused_before_any_call() -> None:
     assert llm.calls == []
 
 
-async def test_a_model_fault_is_retried(fast_retries: None) -> None:
-    llm = chat(faults=[ModelFault("scripted", "timed out"), ModelFault("scripted", "timed out")])
-    state, _ = await run(resources(llm))
-    assert state["answer"] == "the Lune"
-
-
-async def test_a_lasting_model_fault_ends_as_unavailable(fast_retries: None) -> None:
-    llm = chat(faults=[ModelFault("scripted", "connection refused")] * 4)
-    with pytest.raises(
-        ModelUnavailable, match="scripted did not answer after 4 attempts: connection refused"
-    ) as caught:
-        await run(resources(llm))
-    assert caught.value.attempts == 4
-    assert len(llm.calls) == 4
-
-
 async def test_a_user_fault_of_a_model_is_not_retried() -> None:
     llm = chat(faults=[ContextOverflow("The prompt has 9000 tokens and the window is 2048: use fewer chunks.")])
     with pytest.raises(ContextOverflow):
         await run(resources(llm))
     assert len(llm.calls) == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"k": 0}, "greater than or equal to 1"),
-        ({"evaluator": "oracle"}, "report"),
-        ({"incremental_context": True, "evaluator": "choice"}, "set evaluator to 'report'"),
-        ({"lambda": 0.5}, "Extra inputs"),
-    ],
-)
-async def test_a_wrong_setting_is_refused(settings: dict[str, Any], message: str) -> None:
-    llm = chat()
-    with pytest.raises(ValidationError, match=message):
-        await run(resources(llm), **settings)
-    assert llm.calls == []
-
-
-def test_invoke_stream_and_missing_context_work_synchronously() -> None:
-    llm = chat(mean_logprob=lambda user, step: -1.0)
-    graph: Any = df_rag.build(resources(llm)).compile()
-    result = graph.invoke({"question": QUESTION})  # no context: the embedded preset's likelihood evaluator
-    assert result["answer"] == "the Lune"
-    assert set(result) == {"answer", "evidence", "uncertainty", "usage", "warnings", "plan", "supports", "lambda_star"}
-    nodes = [name for part in graph.stream({"question": QUESTION}, stream_mode="updates") for name in part]
-    assert nodes[0] == "prepare"
-    assert nodes[-1] == "generate"
-
-
-async def test_the_state_is_plain_json() -> None:
-    state, _ = await run(resources(chat()))
-    assert json.loads(json.dumps(state)) == state
 
 
 def test_two_questions_at_once_do_not_mix() -> None:

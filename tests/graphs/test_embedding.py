@@ -14,13 +14,14 @@ import pytest
 from blockbuster import BlockingError
 from dubito.errors import CapabilityMissing, ContextOverflow, ContractFault, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import df_rag, vanilla_rag
-from dubito.graphs.wiring import NodeWrapper
+from dubito.graphs.wiring import Machine
 from dubito.models.metering import report_progress
 from dubito.resources import resources as registry
 from dubito.resources.resources import Resources
 from dubito.state.df_rag import DFRagContext, DFRagState
+from dubito.state.flow import Flow, Question
 from dubito.state.records import Chunk, Usage, add_usage, extend
-from dubito.state.vanilla_rag import VanillaRagContext, VanillaRagState
+from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedRetriever, chat, resources
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
@@ -75,20 +76,6 @@ def test_invoke_and_stream(name: str, context: dict[str, Any] | None) -> None:
     assert len(result["evidence"]) == (2 if context else 5)
     updates = [node for part in graph.stream(INPUT, context=context, stream_mode="updates") for node in part]
     assert (updates[0], updates[-1]) == ("prepare", "generate")
-
-
-async def test_a_context_object_and_a_dict_are_the_same() -> None:
-    graph = machine("df_rag")
-    typed = await graph.ainvoke(INPUT, context=DFRagContext(k=3, evaluator="report"))
-    plain = await graph.ainvoke(INPUT, context={"k": 3, **REPORT})
-    assert typed["evidence"] == plain["evidence"]
-    assert typed["supports"] == plain["supports"]
-
-
-async def test_sync_and_async_give_the_same() -> None:
-    graph = machine("df_rag")
-    both = [await graph.ainvoke(INPUT), await asyncio.to_thread(graph.invoke, INPUT)]
-    assert [{**one, "usage": calls(one)} for one in both] == [{**both[0], "usage": calls(both[0])}] * 2
 
 
 def test_batch() -> None:
@@ -547,7 +534,7 @@ async def test_every_key_that_a_node_returns_is_a_key_of_the_state(
     # LangGraph drops any other key without a word
     graph = GRAPHS[name].build(resources(able(), vectors)).compile()
     await graph.ainvoke(INPUT, context=settings)
-    known = set(get_type_hints(DFRagState if name == "df_rag" else VanillaRagState))
+    known = set(get_type_hints(DFRagState if name == "df_rag" else Flow))
     assert {node: sorted(keys - known) for node, keys in returned.items() if keys - known} == {}
     skipped = {"evaluate"} if name == "df_rag" and not vectors else set()
     assert set(returned) == set(graph.get_graph().nodes) - {"__start__", "__end__"} - skipped, "every node ran"
@@ -567,18 +554,17 @@ async def test_every_key_that_a_failing_node_returns_is_a_key_of_the_state(
 def returned(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     """The keys that each node returned, by node."""
     keys: dict[str, set[str]] = {}
-    wrap = NodeWrapper.__call__
+    add = Machine._add_step
 
-    def watched(steps: Any, node: Callable[..., Any], fallback: Any = None) -> Any:
+    def watched(machine: Any, name: str, node: Callable[..., Any], fallback: Any = None) -> None:
         async def watching(state: Any, context: Any, opened: Any) -> Any:
             update = await node(state, context, opened)
-            keys.setdefault(node.__name__, set()).update(update)
+            keys.setdefault(name, set()).update(update)
             return update
 
-        watching.__name__ = node.__name__
-        return wrap(steps, watching, fallback)
+        add(machine, name, watching, fallback)
 
-    monkeypatch.setattr(NodeWrapper, "__call__", watched)
+    monkeypatch.setattr(Machine, "_add_step", watched)
     return keys
 
 
@@ -586,9 +572,9 @@ def returned(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
 
 
 def one_step(node: Any) -> Any:
-    graph = StateGraph(VanillaRagState)
-    graph.add_node("step", NodeWrapper(VanillaRagContext, resources(model()))(node))
-    graph.add_edge(START, "step")
+    graph = Machine(Flow, VanillaRagContext, Question, Flow, resources(model()))
+    graph.add_steps(node)
+    graph.add_edge(START, node.__name__)
     return graph.compile()
 
 

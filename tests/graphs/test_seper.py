@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from dubito.errors import CapabilityMissing, ModelFault, ModelUnavailable, UserFault
+from dubito.errors import CapabilityMissing, ModelFault, UserFault
 from dubito.graphs import seper
 from dubito.models.interfaces import Completion, Judgements, Sampling, Token
 from dubito.prompts import answer as prompt
 from dubito.resources.resources import Resources
-from dubito.state.records import Chunk, Usage, add_usage, extend
-from dubito.state.seper import SePerContext, SePerFigures
+from dubito.state.records import Chunk
+from dubito.state.seper import SePerFigures
 from dubito.tests.scripted import (
     QUERY,
     QUESTION,
@@ -27,8 +26,6 @@ from dubito.tests.scripted import (
     walk,
 )
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
-from typing_extensions import TypedDict
 
 GOLD = "Linda Davis"
 THREAD: Any = {"configurable": {"thread_id": "1"}}
@@ -325,14 +322,6 @@ async def test_missing_right_answers_are_refused() -> None:
         await machine(Believer()).ainvoke({"question": QUESTION, "chunks": ["one"]})
 
 
-@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
-async def test_a_bad_question_is_refused_before_any_model_is_called(question: Any) -> None:
-    llm = Believer()
-    with pytest.raises(UserFault, match="question"):
-        await machine(llm).ainvoke({"question": question, "answers": [GOLD]})
-    assert llm.calls == []
-
-
 async def test_bad_chunks_are_refused() -> None:
     with pytest.raises(UserFault, match="Chunk 2 has no text"):
         await measure(Believer(), chunks=["one", ""])
@@ -354,13 +343,6 @@ async def test_an_unknown_judge_is_refused_before_any_model_is_called(judge: str
     assert llm.calls == []
 
 
-async def test_a_fault_of_the_model_is_retried(fast_retries: None) -> None:
-    llm = Believer(believes=beliefs([GOLD], ["no"]), faults=[ModelFault("scripted", "timed out")] * 2)
-    state, _ = await measure(llm)
-    assert state["delta"] == 1.0
-    assert len(llm.calls) == 4
-
-
 async def test_a_fault_of_the_judge_is_retried_without_sampling_again(fast_retries: None) -> None:
     llm, judge = Believer(), Table(faults=[ModelFault("judge", "timed out")] * 2)
     await measure(llm, judge)
@@ -368,76 +350,7 @@ async def test_a_fault_of_the_judge_is_retried_without_sampling_again(fast_retri
     assert len(llm.calls) == 2
 
 
-async def test_a_lasting_fault_ends_as_unavailable(fast_retries: None) -> None:
-    with pytest.raises(ModelUnavailable, match="judge did not answer after 4 attempts"):
-        await measure(Believer(), Table(faults=[ModelFault("judge", "timed out")] * 4))
-
-
 # --- in other programs ---
-
-
-async def test_usage_counts_calls_per_node() -> None:
-    llm = Believer()
-    usage = (await measure(llm))[0]["usage"]
-    assert usage["calls"] == len(llm.calls) == 2
-    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (2 * 7, 2 * 30)
-    assert {name: (node["runs"], node["calls"]) for name, node in usage["nodes"].items() if node["calls"]} == {
-        "sample_responses": (2, 2)
-    }
-
-
-async def test_every_way_to_call_it_gives_the_same_result() -> None:
-    graph = machine(Believer(believes=beliefs(FOUR, FOUR[:2])), Table(ENTAILS))
-    asked = {"question": QUESTION, "answers": [GOLD], "chunks": ["one"]}
-    results = [
-        await graph.ainvoke(asked),
-        await asyncio.to_thread(graph.invoke, asked),
-        [part async for part in graph.astream(asked, stream_mode="values")][-1],
-        (await asyncio.to_thread(lambda: list(graph.stream(asked, stream_mode="values"))))[-1],
-        await graph.ainvoke(asked, context={}),
-        await graph.ainvoke(asked, context=SePerContext()),
-    ]
-    assert set(results[0]) == OUTPUT
-    figures = [{key: one[key] for key in OUTPUT - {"usage"}} for one in results]
-    assert figures == [figures[0]] * 6
-
-
-def test_schemas() -> None:
-    graph: Any = seper.graph
-    assert {"samples", "rule", "several_answers", "judge", "selection", "llm"} <= graph.get_context_jsonschema()[
-        "properties"
-    ].keys()
-    asked = graph.get_input_jsonschema()
-    assert list(asked["properties"]) == ["question", "answers", "chunks"]
-    assert asked["required"] == ["question", "answers"]
-    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
-
-
-class Parent(TypedDict, total=False):
-    """An agent's state."""
-
-    question: str
-    answers: list[str]
-    chunks: list[str | Chunk] | None
-    answer: str
-    evidence: list[Chunk]
-    usage: Annotated[Usage, add_usage]
-    warnings: Annotated[list[str], extend]
-    delta: float
-
-
-async def test_as_a_subgraph_of_another_graph() -> None:
-    llm = Believer(believes=beliefs([GOLD], ["no"]))
-    parent: Any = StateGraph(Parent)
-    parent.add_node("look", lambda state: {"chunks": ["one"], "warnings": ["looked"]})
-    parent.add_node("seper", machine(llm))
-    parent.add_edge(START, "look")
-    parent.add_edge("look", "seper")
-    parent.add_edge("seper", END)
-    state, path, inner = await walk(parent.compile(), {"question": QUESTION, "answers": [GOLD]})
-    assert path == ["look", "seper"]
-    assert inner == [["prepare", "sample_responses*2", "judge_responses", "measure_seper"]]
-    assert (state["delta"], state["warnings"], state["usage"]["calls"]) == (1.0, ["looked"], 2)
 
 
 async def test_two_questions_in_one_thread() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from dubito.errors import ModelFault, ModelUnavailable, UserFault
+from dubito.errors import ModelFault, ModelUnavailable
 from dubito.graphs import sunar
 from dubito.resources.resources import Resources
-from dubito.state.sunar import SunarContext, SunarOutput
+from dubito.state.sunar import SunarContext
 from dubito.tests.scripted import (
     QUESTION,
     Explorer,
@@ -23,8 +22,6 @@ from dubito.tests.scripted import (
     ScriptedReranker,
     walk,
 )
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
@@ -365,52 +362,6 @@ async def test_neighbourhood_alone() -> None:
 # --- faults ---
 
 
-@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
-async def test_a_bad_question_is_refused_before_any_model_is_called(question: Any) -> None:
-    llm = explorer()
-    with pytest.raises(UserFault, match="question"):
-        await machine(llm).ainvoke({"question": question})
-    assert llm.calls == []
-
-
-@pytest.mark.parametrize(
-    ("context", "told"),
-    [
-        ({"first_stage": "bm52"}, "no first stage named 'bm52'"),
-        ({"reranker": "crossing:x"}, "no re-ranker named 'crossing:x'"),
-        ({"judge": "nil:x"}, "nil:x"),
-    ],
-)
-async def test_unknown_names_are_refused_before_any_model_is_called(context: dict[str, str], told: str) -> None:
-    llm, retriever = explorer(), ListedRetriever(lambda query: FOUND[query])
-    graph: Any = sunar.build(Resources(llm, ScriptedEncoder(), retriever)).compile()
-    with pytest.raises(UserFault, match=told):
-        await graph.ainvoke({"question": QUESTION}, context=context)
-    assert (llm.calls, retriever.asked) == ([], [])
-
-
-async def test_a_judge_that_fails_in_one_batch(fast_retries: None) -> None:
-    judge = ScriptedJudge(faults=[ModelFault("judge", "timed out")] * 4)
-    ran = await run(explorer(*TWO_STEPS, samples=lambda query, names: ["one", "two"]), judge)
-    assert [[one["number_of_semantic_sets"] for one in hop["scored"]] for hop in ran.hops] == [
-        [None] * 3 + [2],
-        [2] * 5,
-    ]
-    assert ran.state["warnings"] == [
-        "Batch 1: the judge failed, no penalty (judge did not answer after 4 attempts: timed out.)"
-    ]
-
-
-async def test_faults_are_retried_where_they_happen(fast_retries: None) -> None:
-    llm = explorer(*TWO_STEPS)
-    replies = llm.reason
-    llm.faults = [ModelFault("scripted", "timed out")] * 3
-    ran = await run(llm)
-    assert ran.path == ["prepare", "decompose", *HOP * 2, *READ_AGAIN]
-    assert llm.reason is replies
-    assert llm.asked.count("step") == 3 + 3
-
-
 @pytest.mark.parametrize("kind", ["sample", "answer"])
 async def test_a_lasting_fault_is_not_retried_by_both_graphs(fast_retries: None, kind: str) -> None:
     llm = explorer(*TWO_STEPS)
@@ -428,133 +379,4 @@ async def test_a_lasting_fault_is_not_retried_by_both_graphs(fast_retries: None,
     assert llm.asked.count(kind) == 4
 
 
-# --- cost ---
-
-
-async def test_usage_counts_every_call_once() -> None:
-    ran = await run(explorer(*TWO_STEPS), samples=6)
-    usage = ran.state["usage"]
-    assert ran.llm.asked == ["step", *["sample", "sample", "answer", "step"] * 2, "reason"]
-    assert {one.n for one in ran.llm.samplings} == {6}
-    assert usage["calls"] == len(ran.llm.asked) == sum(node["calls"] for node in usage["nodes"].values())
-    assert usage["prompt_tokens"] == 7 * 10
-    assert usage["completion_tokens"] == 3 * (3 + 4 * 6 + 2 + 1)
-    runs = {name: node["runs"] for name, node in usage["nodes"].items()}
-    assert runs == {
-        **dict.fromkeys(["score_batch", "sample_answers", "count_semantic_sets", "update_frontier"], 4),
-        **dict.fromkeys(["search_first_stage", "intermediate_answer", "record_hop"], 2),
-        **dict.fromkeys(["rerank_all_evidence", "reason_over_all_evidence"], 1),
-        "decompose": 3,
-        "select_batch": 6,
-    }
-
-
 # --- in other programs ---
-
-OUTPUT = {"answer", "evidence", "uncertainty", "usage", "warnings", "hops", "sequential_answer", "changed"}
-
-
-def by_hops(reply: Mapping[int, str]) -> Explorer:
-    """A model whose next step depends on the number of hops."""
-    return Explorer(
-        step=lambda question, lines, must: reply[len(lines)],
-        answer=lambda query, names: ANSWERS[query],
-        samples=lambda query, names: names,
-        reason=lambda question, line, names: "the Lune",
-    )
-
-
-async def test_every_way_to_call_gives_the_same() -> None:
-    graph = machine(by_hops(dict(enumerate(TWO_STEPS))))
-    asked, context = {"question": QUESTION}, {"batch_size": 2}
-    results = [
-        await graph.ainvoke(asked, context=context),
-        await asyncio.to_thread(graph.invoke, asked, context=context),
-        [part async for part in graph.astream(asked, context=context, stream_mode="values")][-1],
-        (await asyncio.to_thread(lambda: list(graph.stream(asked, context=context, stream_mode="values"))))[-1],
-    ]
-    assert set(results[0]) == OUTPUT
-    assert len(results[0]["hops"]) == 2
-    figures = [{key: one[key] for key in OUTPUT - {"usage"}} for one in results]
-    assert figures == [figures[0]] * 4
-
-
-class Agent(SunarOutput, total=False):
-    """An agent's state."""
-
-    question: str
-
-
-def agent(llm: Explorer) -> Any:
-    parent: Any = StateGraph(Agent)
-    parent.add_node("sunar", machine(llm))
-    parent.add_edge(START, "sunar")
-    parent.add_edge("sunar", END)
-    return parent.compile()
-
-
-@pytest.mark.parametrize(
-    "context",
-    [
-        SunarContext(max_hops=1, penalty="none"),
-        {"max_hops": 1, "penalty": "none"},
-    ],
-    ids=["context", "dict"],
-)
-async def test_as_a_subgraph_of_another_graph(context: Any) -> None:
-    llm = explorer(*TWO_STEPS)
-    state = await agent(llm).ainvoke({"question": QUESTION}, context=context)
-    assert [hop["question"] for hop in state["hops"]] == [WHO]
-    assert (state["answer"], state["sequential_answer"]) == ("the Lune", "at last")
-    assert state["usage"]["calls"] == len(llm.calls) == 4
-
-
-async def test_the_settings_that_both_graphs_have_as_a_plain_dict() -> None:
-    llm = explorer(*TWO_STEPS)
-    state = await agent(llm).ainvoke({"question": QUESTION}, context={"penalty": "none"})
-    assert [hop["question"] for hop in state["hops"]] == [WHO, WHERE]
-    assert "sample" not in llm.asked
-
-
-async def test_a_failed_question_leaves_nothing_for_the_threads_next_one(fast_retries: None) -> None:
-    llm = by_hops(dict(enumerate(TWO_STEPS)))
-    retriever = ListedRetriever(lambda query: FOUND[query])
-    graph = machine(llm, retriever=retriever, checkpointer=InMemorySaver())
-    answer = llm.answer
-
-    def breaks(query: str, names: Sequence[str]) -> str:
-        if query == WHERE:
-            raise ModelFault("scripted", "connection refused")
-        return answer(query, names)
-
-    llm.answer = breaks
-    with pytest.raises(ModelUnavailable):
-        await graph.ainvoke({"question": QUESTION}, THREAD)
-    llm.answer = answer
-    llm.step = steps("Final answer: Lancaster", "Final answer: Lancaster")
-    retriever.asked.clear()
-    second = await graph.ainvoke({"question": WHO}, THREAD)
-    assert [hop["question"] for hop in second["hops"]] == retriever.asked == [WHO]
-    assert len(second["hops"][0]["scored"]) == 4
-
-
-@pytest.mark.parametrize("context", [None, {}])
-async def test_no_context_means_the_defaults(context: Any) -> None:
-    llm = Explorer(
-        step=lambda question, lines, must: "Final answer: Ada" if must else f"Follow-up: sub-question {len(lines)}"
-    )
-    graph = machine(llm, retriever=ListedRetriever(lambda query: ["f1", "f2"]))
-    state = await graph.ainvoke({"question": QUESTION}, context=context)
-    assert len(state["hops"]) == 6
-    assert {one.n for one in llm.samplings} == {10}
-    assert len(llm.of("reason")) == 1
-
-
-def test_schemas() -> None:
-    graph: Any = sunar.graph
-    fields = graph.get_context_jsonschema()["properties"]
-    assert {"max_hops", "meta_evidence", "documents_per_hop", "meta_documents", "budget", "penalty"} <= fields.keys()
-    assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
-    assert graph.get_output_jsonschema()["properties"].keys() == OUTPUT
-    machine_nodes = {"__start__", "prepare", "decompose", *HOP, *READ_AGAIN, "keep_sequential_answer", "__end__"}
-    assert set(graph.get_graph().nodes) == machine_nodes

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dubito.errors import ModelFault, UserFault
+from dubito.errors import UserFault
 from dubito.graphs import df_rag, vanilla_rag
 from dubito.prompts import answer
 from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
 from dubito.state.df_rag import LAMBDAS
 from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedRetriever, chat, resources
-from pydantic import ValidationError
 
 INPUT: Any = {"question": QUESTION}
 
@@ -161,26 +160,3 @@ async def test_after_two_empty_answers_it_warns() -> None:
     assert state["answer"] == ""
     assert state["warnings"] == ["The model gave an empty answer twice."]
     assert state["usage"]["calls"] == len(llm.calls) == 2
-
-
-async def test_a_model_fault_is_retried(fast_retries: None) -> None:
-    llm = chat(faults=[ModelFault("scripted", "timed out")] * 3)
-    state, _ = await run(resources(llm))
-    assert state["answer"] == "the Lune"
-    assert len(llm.calls) == 4
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"fixed_lambda": 1.1}, "less than or equal to 1"),
-        ({"fixed_lambda": -0.1}, "greater than or equal to 0"),
-        ({"selection": "random"}, "top_k"),
-        ({"evaluator": "report"}, "Extra inputs"),
-    ],
-)
-async def test_a_wrong_setting_is_refused(settings: dict[str, Any], message: str) -> None:
-    llm = chat()
-    with pytest.raises(ValidationError, match=message):
-        await run(resources(llm), **settings)
-    assert llm.calls == []

@@ -216,7 +216,7 @@ def test_a_threshold_comes_back_for_what_it_was_made_with(tmp_path: Path) -> Non
         ("seakr", {}, "holds for sunar, not seakr"),
         ("sunar", {"llm": "vllm:http://127.0.0.1:8000/v1#qwen"}, "the chat model llama, not qwen"),
         ("sunar", {"llm": "embedded"}, "the chat model llama, not embedded"),
-        ("sunar", {"budget": 100, "samples": 5}, "samples 10, not 5, budget 32, not 100"),
+        ("sunar", {"budget": 100, "samples": 5}, "budget 32, not 100, samples 10, not 5"),
         ("sunar", {"encoder": "st:other"}, "encoder embedded, not st:other"),
         ("sunar", {"judge": "llm", "meta_evidence": False}, "judge embedded, not llm, meta_evidence True, not"),
     ],

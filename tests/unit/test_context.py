@@ -109,15 +109,6 @@ def test_a_dump_reads_back_equal() -> None:
     ("context", "settings", "message"),
     [
         (DFRagContext, {"k": 0}, "greater than or equal to 1"),
-        (DFRagContext, {"k": 1001}, "less than or equal to 1000"),
-        (DFRagContext, {"k": "many"}, "valid integer"),
-        (DFRagContext, {"k": 2.5}, "fractional part"),
-        (DFRagContext, {"max_answer_tokens": 0}, "greater than or equal to 1"),
-        (DFRagContext, {"max_answer_tokens": 32769}, "less than or equal to 32768"),
-        (DFRagContext, {"concurrency": 0}, "greater than or equal to 1"),
-        (DFRagContext, {"concurrency": 1025}, "less than or equal to 1024"),
-        (DFRagContext, {"top_n": 0}, "greater than or equal to 1"),
-        (DFRagContext, {"top_n": 100_001}, "less than or equal to 100000"),
         (DFRagContext, {"evaluator": "oracle"}, "'preset', 'report', 'choice' or 'likelihood'"),
         (DFRagContext, {"sampling": "greedy"}, "'uniform' or 'binary'"),
         (DFRagContext, {"preset": "tiny"}, "'embedded' or 'paper'"),
@@ -127,30 +118,13 @@ def test_a_dump_reads_back_equal() -> None:
         (DFRagContext, {"lambda": 0.5}, "Extra inputs"),
         (DFRagContext, {"incremental_context": True}, "set evaluator to 'report', not 'likelihood'"),
         (DFRagContext, {"incremental_context": True, "evaluator": "choice"}, "not 'choice'"),
-        (VanillaRagContext, {"fixed_lambda": -0.01}, "greater than or equal to 0"),
         (VanillaRagContext, {"fixed_lambda": 1.01}, "less than or equal to 1"),
         (VanillaRagContext, {"fixed_lambda": float("nan")}, "less than or equal to 1"),
-        (VanillaRagContext, {"selection": "best"}, "'top_k', 'gmmr', 'mmr' or 'long_context'"),
-        (VanillaRagContext, {"evaluator": "report"}, "Extra inputs"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(context: type[BaseContext], settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         context(**settings)
-
-
-@pytest.mark.parametrize(
-    ("context", "settings"),
-    [
-        (DFRagContext, {"k": 1, "search": "ann", "top_n": 100_000, "concurrency": 1024, "max_answer_tokens": 32768}),
-        (DFRagContext, {"incremental_context": True, "preset": "paper"}),
-        (DFRagContext, {"incremental_context": True, "evaluator": "report"}),
-        (VanillaRagContext, {"selection": "mmr", "fixed_lambda": 0.0}),
-        (VanillaRagContext, {"selection": "gmmr", "fixed_lambda": 1}),
-    ],
-)
-def test_the_bounds_themselves_are_fine(context: type[BaseContext], settings: dict[str, Any]) -> None:
-    context(**settings)
 
 
 @pytest.mark.parametrize(

@@ -169,15 +169,9 @@ def _folder(cache: Path) -> Path:
 @pytest.mark.parametrize(
     "harm",
     [
-        lambda folder: (folder / "manifest.json").unlink(),
-        lambda folder: (folder / "manifest.json").write_text("{"),
-        lambda folder: (folder / "manifest.json").write_text("[]"),
         lambda folder: (folder / "words" / "data.csc.index.npy").write_bytes(b""),
         lambda folder: (folder / "words" / "indices.csc.index.npy").unlink(),
         lambda folder: (folder / "words" / "vocab.index.json").write_text("{"),
-        lambda folder: _edit(folder, chunks_sha256="0" * 64),
-        lambda folder: _edit(folder, format=99),
-        lambda folder: _edit(folder, kind="document graph"),
         lambda folder: _edit(folder, k1=1.2),
     ],
 )

@@ -167,41 +167,9 @@ def test_rounding_of_the_products_does_not_show(sweep, monkeypatch):
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
-def test_lambda_1_is_top_k(sweep):
-    query, chunks = clustered(1, 5000, 48)
-    cosines = (chunks.astype(np.float64) * query).sum(axis=1)
-    assert sweep(query, chunks, [1.0], 20)[0].tolist() == np.argsort(-cosines, kind="stable")[:20].tolist()
-
-
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_permuting_the_chunks_permutes_the_answer(sweep):
-    query, chunks = clustered(2, 1500, 24)
-    order = np.random.default_rng(0).permutation(len(chunks))
-    assert order[sweep(query, chunks[order], LAMBDAS, 5)].tolist() == sweep(query, chunks, LAMBDAS, 5).tolist()
-
-
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_of_duplicates_the_lowest_row_is_taken_for_every_lambda(sweep):
-    query, chunks = random_unit(6, 400, 16)
-    doubled = np.concatenate([chunks, chunks, chunks])
-    picks = sweep(query, doubled, LAMBDAS, 5)
-    assert_greedy(sweep, query, doubled, LAMBDAS, picks)
-    same = np.repeat(chunks[:1], 700, axis=0)
-    assert sweep(query, same, LAMBDAS, 4).tolist() == [[0, 1, 2, 3]] * 10
-
-
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_all_chunks_can_be_asked_for(sweep):
-    query, chunks = random_unit(7, 300, 8)
-    picks = sweep(query, chunks, [0.3, 0.9], 300)
-    assert np.sort(picks).tolist() == [list(range(300))] * 2
-    assert_greedy(sweep, query, chunks, [0.3, 0.9], picks)
-
-
-def test_many_lambdas_are_each_as_if_alone():
-    query, chunks = clustered(8, 2500, 32)
-    alone = [gmmr_sweep(query, chunks, [lam], 6)[0].tolist() for lam in LAMBDAS]
-    assert gmmr_sweep(query, chunks, LAMBDAS, 6).tolist() == alone
+def test_of_very_many_duplicates_the_lowest_rows_are_taken(sweep):
+    query, chunks = random_unit(6, 1, 16)
+    assert sweep(query, np.repeat(chunks, 700, axis=0), LAMBDAS, 4).tolist() == [[0, 1, 2, 3]] * 10
 
 
 def test_the_arguments_are_left_alone_and_may_be_read_only():

@@ -255,10 +255,6 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no chunks": (lambda folder: (folder / "chunks.jsonl").unlink(), "are missing or damaged"),
     "no vectors": (lambda folder: (folder / "vectors.faiss").unlink(), "are missing or damaged"),
     "half the vectors": (cut("vectors.faiss", 60), "are missing or damaged"),
-    "no vectors but words": (
-        lambda folder: (folder / "vectors.faiss").write_text("words"),
-        "missing or damaged",
-    ),
     "vectors of another kind": (vectors_of(lambda: faiss.IndexFlatL2(8)), "has 0 vectors"),
 }
 
@@ -274,12 +270,6 @@ async def test_what_is_not_whole_or_not_ours_is_refused_with_what_to_run(
         await Index.load(folder, HashEncoder())
     assert "build it again with `dubito index`, or in Python with `Index.build`" in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-async def test_a_folder_that_is_no_index(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UserFault, match=r"is not an index: build it again with `dubito index`"):
-            await Index.load(path, HashEncoder())
 
 
 @pytest.fixture
@@ -352,34 +342,6 @@ async def test_token_windows_are_counted_by_the_encoder(tmp_path: Path, corpus_f
     assert index.manifest.chunks == 4
     with pytest.raises(UserFault, match="no tokenizer to count with"):
         await cached_index(corpus_file, "tokens:16/0", HashEncoder(), tmp_path / "cache")
-
-
-def index_in_a_process(corpus: Path, cache: Path, start: Any, built: Any) -> None:
-    class Slow(HashEncoder):
-        async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-            built.put(os.getpid())
-            await asyncio.sleep(0.05)
-            return await super().embed(texts, query=query)
-
-    start.wait()
-    asyncio.run(cached_index(corpus, "words:2", Slow(), cache))
-
-
-def test_processes_that_build_at_once_do_not_harm_each_other(tmp_path: Path, corpus_file: Path) -> None:
-    spawn = multiprocessing.get_context("fork")
-    start, built = spawn.Barrier(4), spawn.Queue()
-    children = [
-        spawn.Process(target=index_in_a_process, args=(corpus_file, tmp_path / "cache", start, built)) for _ in range(4)
-    ]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(60)
-    assert [child.exitcode for child in children] == [0] * 4
-    builders = {built.get(timeout=5)}
-    assert builders  # at least one built; the rest built too or loaded
-    (folder,) = (tmp_path / "cache" / "indexes").iterdir()
-    assert asyncio.run(Index.load(folder, HashEncoder())).manifest.chunks == 5
 
 
 def save_and_die(folder: Path, killed_at: str) -> None:

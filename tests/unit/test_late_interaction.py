@@ -12,7 +12,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 from dubito.errors import UserFault
 from dubito.models.interfaces import Vectors
-from dubito.models.late_interaction import is_multi_vector
+from dubito.models.late_interaction import LateInteractionModel, is_multi_vector
 from dubito.retrieval import late_interaction
 from dubito.retrieval.document_graph import DocumentGraph, cached_graph
 from dubito.retrieval.index import Index
@@ -26,12 +26,11 @@ def by_loops(one: Vectors, other: Vectors) -> float:
     return sum(best) / len(best)
 
 
-class Bags:
+class Bags(LateInteractionModel):
     """A token model: of text `i` it gives the vectors of row i of a table."""
 
-    name = "colbert:bags"
-
     def __init__(self, bags: Sequence[Vectors]) -> None:
+        self.name = "colbert:bags"
         self.bags = bags
         self.encoded: list[str] = []
 

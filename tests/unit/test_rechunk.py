@@ -16,15 +16,11 @@ from dubito.retrieval.chunkers import open_chunker
 from dubito.retrieval.chunking import Chunker
 from dubito.retrieval.corpus import Document
 from dubito.retrieval.index import Index, cached_index
-from dubito.retrieval.langchain_retriever import LangChainRetriever
 from dubito.retrieval.pool import Pool
 from dubito.retrieval.rechunk import LONGEST_GAP, REMEMBERED, Rechunked, documents_of
 from dubito.state.records import Chunk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_core.documents import Document as LangChainDocument
-from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_core.vectorstores import InMemoryVectorStore
 
 SEMANTIC = "semantic:0.6/512"
 ABCD = "Aa. Bb. Cc. Dd."
@@ -238,15 +234,6 @@ async def test_a_source_that_failed_is_asked_again() -> None:
     with pytest.raises(UserFault, match="away"):
         await rechunked.pool("?", None)
     assert len(await rechunked.pool("?", None)) == 2
-
-
-async def test_a_langchain_vector_store_is_rechunked() -> None:
-    encoder, store = Scripted(), InMemoryVectorStore(DeterministicFakeEmbedding(size=4))
-    store.add_documents(
-        [LangChainDocument(ABCD, id="one", metadata={"title": "T"}), LangChainDocument("Aa.", id="two")]
-    )
-    pool = await Rechunked(LangChainRetriever(store, encoder), semantic(encoder), encoder).pool("?", None)
-    assert sorted(pool.chunk(i)["id"] for i in range(len(pool))) == ["one#s0", "one#s1", "two#s0"]
 
 
 async def test_nothing_of_it_blocks_the_event_loop() -> None:

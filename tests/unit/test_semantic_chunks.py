@@ -19,7 +19,7 @@ from dubito.models.interfaces import Vectors
 from dubito.models.weights import minilm_folder
 from dubito.retrieval.chunkers import chunker_for, open_chunker
 from dubito.retrieval.chunking import TokenWindows
-from dubito.retrieval.corpus import Corpus, Document
+from dubito.retrieval.corpus import Document
 from dubito.retrieval.index import Index, cached_index
 from dubito.retrieval.semantic_chunks import BATCH
 from dubito.retrieval.sentences import sentences
@@ -128,15 +128,6 @@ def test_sentences_are_the_text_and_begin_with_something_to_read(text: str) -> N
 )
 def test_sentences(expected: list[str]) -> None:
     assert split("".join(expected)) == expected
-
-
-@pytest.mark.parametrize(
-    ("unit_of_text", "number"), [("It fell. It rose. ", 20_000), ("It fell. It rose.\n\n", 20_000)]
-)
-def test_long_texts_lose_nothing(unit_of_text: str, number: int) -> None:
-    pieces = split(unit_of_text * number)
-    space = unit_of_text[17:]
-    assert pieces == ["It fell. ", f"It rose.{space}"] * number
 
 
 def test_a_text_without_a_full_stop_is_one_sentence() -> None:
@@ -334,16 +325,6 @@ async def test_an_index_of_semantic_chunks_is_built_once_and_tells_of_sentences_
     np.testing.assert_array_equal(pool.vectors[:1], await encoder.embed(["T0\nAa. Bb. "]))
     assert (await index("semantic:0.7/512")).manifest.chunker == "semantic:0.7/512"
     assert told != []
-
-
-async def test_building_tells_the_two_kinds_of_progress_apart() -> None:
-    sentences_told: list[Any] = []
-    chunks_told: list[Any] = []
-    corpus = Corpus((Document("d", "", ABCD),))
-    chunker = await chunker_for("semantic:-1/512", Scripted())
-    steps = (lambda *step: chunks_told.append(step), lambda *step: sentences_told.append(step))
-    await Index.build(corpus, chunker, Scripted(), *steps)
-    assert (sentences_told, chunks_told) == ([(4, 4)], [(1, 1)])
 
 
 async def test_nothing_of_it_blocks_the_event_loop() -> None:

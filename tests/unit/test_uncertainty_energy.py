@@ -55,12 +55,6 @@ def test_energy_by_the_definition(rows: np.ndarray, temperature: float) -> None:
     assert energy(rows, temperature) == pytest.approx(sum(tokens) / len(tokens), rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None)
-@given(logits, temperatures, st.floats(-20, 20))
-def test_a_constant_added_to_the_logits_is_taken_off(rows: np.ndarray, temperature: float, constant: float) -> None:
-    assert energy(rows + constant, temperature) == pytest.approx(energy(rows, temperature) - constant, abs=1e-8)
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -65,12 +65,6 @@ def test_certainty_is_zero_and_not_minus_zero():
 
 
 @settings(deadline=None)
-@given(token_log_probs)
-def test_of_one_answer_the_entropy_is_the_logarithm_of_the_perplexity(log_probs):
-    assert math.exp(length_normalised_entropy([log_probs])) == pytest.approx(perplexity(log_probs), rel=1e-9)
-
-
-@settings(deadline=None)
 @given(st.lists(token_log_probs, min_size=1, max_size=5))
 def test_length_normalised_entropy_by_the_definition(answers):
     means = [sum(answer) / len(answer) for answer in answers]

@@ -212,13 +212,6 @@ def test_the_worked_examples(
     assert [b - a for a, b in zip(before, after, strict=True)] == pytest.approx([delta, delta], abs=1e-6)
 
 
-def test_what_the_likelihoods_of_table_7_would_be() -> None:
-    # of 7 wrong and 3 right ones: how likely a right one must be beside a wrong one
-    ratio = (0.15 / 3) / (0.85 / 7)
-    logs = [[0.0]] * 7 + [[math.log(ratio)]] * 3
-    assert seper_soft(response_weights(logs), [[0.0]] * 7 + [[1.0]] * 3) == pytest.approx(0.15, abs=1e-9)
-
-
 # --- edges ---
 
 

@@ -1,0 +1,100 @@
+"""What every graph owes its callers, in whichever way it is called; the cases are those of the forks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from dubito.errors import ModelFault, ModelUnavailable, UserFault
+from dubito.graphs.registry import context_type
+from dubito.tests.graphs.test_forks import CASES, Case, figures
+from langgraph.graph import END, START, StateGraph
+
+ANSWERED = {"answer", "evidence", "uncertainty", "usage", "warnings"}
+STEPWISE = {"steps", "stop_reason"}
+OWN_FIGURES: dict[str, set[str]] = {
+    "cot": STEPWISE,
+    "dense": {"responses", "rephrasings", "link", "dse", "shares", "certain"},
+    "dense_rag": {"dse", "certain", "sufficient", "stop_reason", "rounds"},
+    "df_rag": {"plan", "supports", "lambda_star"},
+    "flare": STEPWISE,
+    "ircot": STEPWISE,
+    "iter_retgen": {"iterations"},
+    "neighbourhood": {"scored", "stop_reason"},
+    "seakr": {*STEPWISE, "threshold", "strategy_answers", "strategy"},
+    "seper": {"gold_answers", "seper", "seper_without", "delta", "with_context", "without_context"},
+    "sunar": {"hops", "sequential_answer", "changed"},
+    "vanilla_rag": set(),
+}
+
+
+@pytest.fixture(params=OWN_FIGURES)
+def case(request: pytest.FixtureRequest, fast_retries: None) -> Case:
+    return CASES[request.param]()
+
+
+async def output_of(case: Case) -> dict[str, Any]:
+    """What the graph gives if nothing is in the way."""
+    output: dict[str, Any] = await case.builder.compile().ainvoke(case.given, context=case.context)
+    case.forget()
+    return figures(output)
+
+
+@pytest.mark.parametrize("name", OWN_FIGURES)
+async def test_every_way_to_call_gives_the_same(name: str) -> None:
+    case = CASES[name]()
+    graph: Any = case.builder.compile()
+    settings = context_type(graph)(**case.context)
+    ways = [
+        lambda: graph.ainvoke(case.given, context=case.context),
+        lambda: graph.ainvoke(case.given, context=settings),
+        lambda: asyncio.to_thread(graph.invoke, case.given, context=case.context),
+        lambda: last(graph.astream(case.given, context=settings, stream_mode="values")),
+        lambda: asyncio.to_thread(lambda: [*graph.stream(case.given, context=settings, stream_mode="values")][-1]),
+    ]
+    expected = await output_of(case)
+    assert set(expected) == ANSWERED | OWN_FIGURES[name]
+    assert json.loads(json.dumps(expected, allow_nan=False)) == expected
+    for way in ways:
+        got = await way()
+        assert figures({key: got[key] for key in expected}) == expected  # a stream of values has the whole state
+        case.forget()
+
+
+async def last(stream: Any) -> Any:
+    return [part async for part in stream][-1]
+
+
+@pytest.mark.parametrize("as_object", [True, False], ids=["context", "dict"])
+async def test_as_a_subgraph_of_another_graph(case: Case, as_object: bool) -> None:
+    graph = case.builder.compile()
+    parent: Any = StateGraph(
+        case.builder.state_schema, input_schema=case.builder.input_schema, output_schema=case.builder.output_schema
+    )
+    parent.add_node("inner", graph)
+    parent.add_edge(START, "inner")
+    parent.add_edge("inner", END)
+    expected = await output_of(case)
+    context = context_type(graph)(**case.context) if as_object else case.context
+    assert figures(await parent.compile().ainvoke(case.given, context=context)) == expected
+
+
+@pytest.mark.parametrize("question", ["", "  \n ", "x" * 100_000, None])
+async def test_a_bad_question_is_refused_before_any_model_is_called(case: Case, question: Any) -> None:
+    with pytest.raises(UserFault, match="question"):
+        await case.builder.compile().ainvoke({**case.given, "question": question}, context=case.context)
+    assert case.calls() == 0
+
+
+async def test_a_model_fault_is_retried_and_not_counted(case: Case) -> None:
+    expected = await output_of(case)
+    case.models[0].faults = [ModelFault("scripted", "timed out")] * 3
+    assert figures(await case.builder.compile().ainvoke(case.given, context=case.context)) == expected
+
+
+async def test_a_lasting_model_fault_ends_as_unavailable(case: Case) -> None:
+    case.models[0].faults = [ModelFault("scripted", "connection refused")] * 99
+    with pytest.raises(ModelUnavailable, match="scripted did not answer after 4 attempts: connection refused"):
+        await case.builder.compile().ainvoke(case.given, context=case.context)
