@@ -323,7 +323,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "judgements.sqlite"
 
 
-def stored(path: Path, stub: StubJudge, identity: str | None = "weights") -> RememberingJudge:
+def stored(path: Path, stub: StubJudge, identity: bytes | None = b"weights") -> RememberingJudge:
     return RememberingJudge(stub, 10, JudgementStore(path, lambda: identity))
 
 
@@ -338,7 +338,7 @@ async def test_another_process_finds_what_was_judged(path: Path) -> None:
 async def test_other_weights_judge_anew(path: Path) -> None:
     await stored(path, StubJudge()).judge(QUESTION, PAIRS)
     other = StubJudge()
-    await stored(path, other, "other weights").judge(QUESTION, PAIRS)
+    await stored(path, other, b"other weights").judge(QUESTION, PAIRS)
     assert other.asked == [PAIRS]
 
 
