@@ -14,7 +14,7 @@ from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing
 from .choose_by_prompt import ask_and_parse
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Tokens
-from .provider_faults import provider_fault
+from .provider_faults import langchain_name, provider_fault
 from .thinking import first_stop, strip_thinking
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class LangChainChat:
     def __init__(self, model: BaseChatModel, name: str | None = None) -> None:
         """name: for messages and traces; by default the class and the model."""
         self._model = model
-        self.name = name or _default_name(model)
+        self.name = name or langchain_name(model)
         self._warned: set[str] = set()
 
     @property
@@ -141,13 +141,6 @@ class LangChainChat:
         raise CapabilityMissing(
             f"{self.name} cannot {verb}, as no LangChain chat model can; use a vllm:, hf:, gguf: or embedded model."
         )
-
-
-def _default_name(model: BaseChatModel) -> str:
-    names = (getattr(model, field, None) for field in ("model_name", "model"))
-    name = next((name for name in names if isinstance(name, str)), None)
-    kind = f"langchain:{type(model).__name__}"
-    return f"{kind}#{name}" if name else kind
 
 
 def _profile(model: BaseChatModel) -> Mapping[str, Any]:

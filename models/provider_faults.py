@@ -41,6 +41,13 @@ def provider_fault(endpoint: str, error: Exception) -> DubitoError:
     return UserFault(f"{endpoint}: {type(error).__name__}: {reason}.")
 
 
+def langchain_name(model: object) -> str:
+    """The name of a LangChain object that was given none: its class and, if it tells, its model."""
+    kind = f"langchain:{type(model).__name__}"
+    names = (getattr(model, field, None) for field in ("model_name", "model"))
+    return next((f"{kind}#{name}" for name in names if name and isinstance(name, str)), kind)
+
+
 def api_key() -> str:
     """The API key in the settings, else OPENAI_API_KEY; empty without either."""
     key = settings().api_key
