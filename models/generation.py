@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import UserFault
+from ..errors import ContextOverflow, UserFault
 from .interfaces import Message, Sampling, Tokens
 
 if TYPE_CHECKING:
@@ -34,11 +34,6 @@ class Request:
     rows: list[Sample] = field(default_factory=list)
     waiting: list[Sample] = field(default_factory=list)
     prefix: Layers = field(default_factory=list)
-
-    @property
-    def samples(self) -> int:
-        """The number of samples to draw: greedy continuations are equal, so one is drawn for all."""
-        return self.sampling.n if self.sampling.temperature > 0 else 1
 
 
 @dataclass(eq=False)
@@ -77,6 +72,21 @@ class SampledTokens:
     at_limit: bool = False
 
 
+def estimated_tokens(text: str) -> int:
+    """Half a token per ASCII letter or space and one per other byte: about twice the truth for prose."""
+    letters = sum(c.isascii() and (c.isalpha() or c == " ") for c in text)
+    return len(text.encode("utf-8", "surrogatepass")) - letters // 2
+
+
+def check_fit(name: str, window: int | None, prompt: int, reply: int, longer: str) -> None:
+    """`ContextOverflow` if a prompt and its reply exceed the window, all in tokens; longer: how to get a longer one."""
+    if window is not None and prompt + reply > window:
+        raise ContextOverflow(
+            f"The prompt has {prompt:,} tokens and its reply needs {reply:,} or more, but the context window of "
+            f"{name} has {window:,}: use fewer or shorter chunks, or {longer}."
+        )
+
+
 def tokens_read(prompt: Sequence[int], replies: Iterable[Sequence[int]]) -> Tokens:
     """The cost of scoring replies to one prompt."""
     return Tokens(prompt=len(prompt) + sum(map(len, replies)))
@@ -92,9 +102,9 @@ def layer_to_read(name: str, layers: int, layer: int | None) -> int:
 
 
 def check_options(options: Sequence[str]) -> None:
-    """`UserFault` unless there are at least two options and all differ."""
-    if len(options) < 2 or len(set(options)) < len(options):
-        raise UserFault(f"A choice needs at least two different options, not {list(options)}.")
+    """`UserFault` unless there are at least two options, and all differ and are not empty."""
+    if len(options) < 2 or len({option.strip() for option in options} - {""}) < len(options):
+        raise UserFault(f"A choice needs at least two different options, each with text, not {list(options)}.")
 
 
 def check_sampling(sampling: Sampling) -> None:

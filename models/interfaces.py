@@ -38,6 +38,11 @@ class Sampling:
     logprobs: bool = False
     thinking: bool = False
 
+    @property
+    def distinct(self) -> int:
+        """The number of continuations to draw: greedy ones are equal, so one is drawn for all."""
+        return self.n if self.temperature > 0 else 1
+
 
 @dataclass(frozen=True)
 class Token:

@@ -11,7 +11,7 @@ import numpy as np
 from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing, ModelFault, UserFault
 from .choose_by_prompt import ask_and_parse
-from .generation import SampledTokens
+from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
 from .openai_server import Server, listed, unknown_model, usage
 from .option_probabilities import normalised, option_masses, told_apart
@@ -74,7 +74,8 @@ class OpenAIChat:
         tokens. There are no tokens if the answer is not the end of the reply, or if one token holds the end of the
         thought and the beginning of the answer. Greedy continuations are equal: one is requested for all.
         """
-        n, body = _distinct(sampling), await self._body(messages, sampling)
+        check_sampling(sampling)
+        n, body = sampling.distinct, await self._body(messages, sampling)
         replies = [await self._completions({**body, "n": n} if n > 1 else body, sampling)]
         if not self._vllm and (missing := n - len(replies[0].completions)) > 0:  # Ollama and others ignore n
             seeds = [None if sampling.seed is None else sampling.seed + i for i in range(n - missing, n)]
@@ -92,13 +93,10 @@ class OpenAIChat:
         the chat. Their probabilities are read from the alternatives in a free reply if they sum to at least half; else
         the option that the reply names has probability 1, and a reply that names none is asked again once.
         """
-        options = list(options)
-        distinct = {option.strip() for option in options} - {""}
-        if len(options) < 2 or len(distinct) < len(options):
-            raise UserFault(f"A choice needs at least two different, non-empty options, not {options}.")
+        check_options(options)
         if self._vllm:
-            return await self._choose_confined(messages, options)
-        return await self._choose_freely(messages, options)
+            return await self._choose_confined(messages, list(options))
+        return await self._choose_freely(messages, list(options))
 
     async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
         """See `ChatModel.score`.
@@ -130,6 +128,7 @@ class OpenAIChat:
                 f"{self.name} shows no hidden states: start its server by `dubito serve MODEL --hidden-states`, which "
                 "prints the name to use (vllm:URL#model&states=URL)."
             )
+        check_sampling(sampling)
         model = await self._model_id()
         await self._states.check(model, layer)
         if not self._compared:
@@ -158,9 +157,9 @@ class OpenAIChat:
         return served[model]
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """See `ChatModel.count`; on an openai server an upper estimate (see `_estimate`)."""
+        """See `ChatModel.count`; on an openai server an upper estimate (see `estimated_tokens`)."""
         if not self._vllm:
-            return [_estimate(text) for text in texts]
+            return [estimated_tokens(text) for text in texts]
         return [len(ids) for ids in await self._each(texts, self._text_ids)]
 
     async def aclose(self) -> None:
@@ -206,7 +205,7 @@ class OpenAIChat:
     ) -> tuple[Reply, tuple[int, ...], list[SampledTokens]]:
         """`complete` with log-probabilities; also the token ids of the prompt and of each continuation."""
         sampling = replace(sampling, logprobs=True)
-        n, body = _distinct(sampling), await self._body(messages, sampling)
+        n, body = sampling.distinct, await self._body(messages, sampling)
         body |= {"return_token_ids": True, **({"n": n} if n > 1 else {})}
         answer = await self._server.post("/chat/completions", body)
         reply = self._reply(answer, sampling)
@@ -226,7 +225,7 @@ class OpenAIChat:
 
     def _counted(self, continuations: Sequence[T], sampling: Sampling) -> list[T]:
         """n continuations; a greedy one is repeated. `ModelFault` if the server returned too few."""
-        n = _distinct(sampling)
+        n = sampling.distinct
         if len(continuations) < n:
             raise ModelFault(self._server.base_url, f"it returned {len(continuations)} continuations instead of {n}")
         return [*continuations[:n]] * (sampling.n // n)
@@ -361,13 +360,6 @@ def _without_thinking() -> dict[str, Any]:
     return {"chat_template_kwargs": {"enable_thinking": False}}
 
 
-def _distinct(sampling: Sampling) -> int:
-    """The number of continuations to request: greedy ones are equal."""
-    if sampling.n < 1:
-        raise UserFault(f"n must be 1 or more, not {sampling.n}.")
-    return 1 if sampling.temperature == 0 else sampling.n
-
-
 def _drawn(reply: Mapping[str, Any]) -> tuple[tuple[int, ...], list[SampledTokens]]:
     """The prompt's token ids; the token ids of each continuation with their log-probabilities."""
     drawn = []
@@ -411,9 +403,3 @@ def _answer_tokens(tokens: Sequence[Token], content: str, *, has_end_mark: bool)
     rest = [token for begin, token in zip(begins, tokens, strict=False) if begin >= end]
     end_mark = [Token("", rest[0].logprob)] if has_end_mark and len(rest) == 1 else []
     return (*tokens_within(start, end - start, tokens), *end_mark)
-
-
-def _estimate(text: str) -> int:
-    """Half a token per ASCII letter or space and one per other byte: about twice the truth for prose."""
-    letters = sum(c.isascii() and (c.isalpha() or c == " ") for c in text)
-    return len(text.encode()) - letters // 2
