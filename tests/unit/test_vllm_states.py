@@ -455,12 +455,6 @@ async def test_a_server_that_tells_no_token_ids_cannot_be_introspected(
     assert fake.left() == []
 
 
-async def test_too_few_continuations_are_a_model_fault(httpserver: HTTPServer, chat: OpenAIChat) -> None:
-    continues(httpserver, [4], [5])
-    with pytest.raises(ModelFault, match="it returned 2 continuations instead of 3"):
-        await chat.introspect(ASK, Sampling(n=3, temperature=1.0))
-
-
 async def test_a_model_without_such_a_server_says_how_to_start_one(httpserver: HTTPServer) -> None:
     plain = open_chat_model(f"vllm:{httpserver.url_for('/v1')}#m")
     assert "hidden_states" not in plain.capabilities
