@@ -35,46 +35,8 @@ SERVER_REQUESTS = 8
 """Concurrent requests of one `embed` call."""
 
 
-class SentenceTransformersEncoder:
-    """A sentence-transformers model on this machine, loaded at the first call."""
-
-    def __init__(self, name: str, source: str) -> None:
-        """source: a folder with the model, or its name on the Hugging Face hub."""
-        self.name = name
-        self._model = OneThread(partial(_load, source), "dubito-encoder")
-
-    async def dimension(self) -> int:
-        """See `Encoder.dimension`."""
-        return len((await self._embed([PROBE], query=False))[0])
-
-    async def max_tokens(self) -> int | None:
-        """See `Encoder.max_tokens`."""
-        limit = await self._model.run(lambda model: model.max_seq_length)
-        return None if limit is None or limit > UNLIMITED else int(limit)
-
-    async def token_counter(self) -> Callable[[str], int] | None:
-        """See `Encoder.token_counter`."""
-        # a copy, because a tokenizer cannot be used by two threads at once
-        tokenizer: Any = await self._model.run(lambda model: copy.deepcopy(model.tokenizer))
-        return lambda text: len(tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
-
-    async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        """See `Encoder.embed`; an asymmetric encoder's prompts are applied."""
-        if not texts:
-            return np.zeros((0, await self.dimension()), dtype=np.float32)
-        batches = [list(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
-        return np.concatenate([await self._embed(batch, query=query) for batch in batches])
-
-    async def _embed(self, texts: list[str], *, query: bool) -> Vectors:
-        return await self._model.run(lambda model: self._encode(model, texts, query=query))
-
-    def _encode(self, model: SentenceTransformer, texts: list[str], *, query: bool) -> Vectors:
-        encode = model.encode_query if query else model.encode_document
-        return unit_rows(encode(texts, show_progress_bar=False, convert_to_numpy=True), len(texts), self.name)
-
-
-class _ListsEncoder(ABC):
-    """An encoder over a source that gives vectors as lists of numbers, without a tokenizer."""
+class _CheckedEncoder(ABC):
+    """An encoder over a source whose vectors it checks and scales to length 1."""
 
     name: str
     _dimension: int | None = None
@@ -95,7 +57,8 @@ class _ListsEncoder(ABC):
         """See `Encoder.embed`."""
         if not texts:
             return np.zeros((0, await self.dimension()), dtype=np.float32)
-        vectors = unit_rows(await self._rows(list(texts), query=query), len(texts), self.name)
+        rows = await self._rows(list(texts), query=query)
+        vectors = await asyncio.to_thread(unit_rows, rows, len(texts), self.name)
         if self._dimension is None:
             self._dimension = vectors.shape[1]
         elif vectors.shape[1] != self._dimension:
@@ -106,10 +69,39 @@ class _ListsEncoder(ABC):
         return vectors
 
     @abstractmethod
-    async def _rows(self, texts: list[str], *, query: bool) -> list[list[float]]: ...
+    async def _rows(self, texts: list[str], *, query: bool) -> Any: ...  # noqa: ANN401 - see `unit_rows`
 
 
-class LangChainEncoder(_ListsEncoder):
+class SentenceTransformersEncoder(_CheckedEncoder):
+    """A sentence-transformers model on this machine, loaded at the first call."""
+
+    def __init__(self, name: str, source: str) -> None:
+        """source: a folder with the model, or its name on the Hugging Face hub."""
+        self.name = name
+        self._model = OneThread(partial(_load, source), "dubito-encoder")
+
+    async def max_tokens(self) -> int | None:
+        """See `Encoder.max_tokens`."""
+        limit = await self._model.run(lambda model: model.max_seq_length)
+        return None if limit is None or limit > UNLIMITED else int(limit)
+
+    async def token_counter(self) -> Callable[[str], int] | None:
+        """See `Encoder.token_counter`."""
+        # a copy, because a tokenizer cannot be used by two threads at once
+        tokenizer: Any = await self._model.run(lambda model: copy.deepcopy(model.tokenizer))
+        return lambda text: len(tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
+
+    async def _rows(self, texts: list[str], *, query: bool) -> Vectors:
+        def encode(batch: list[str], model: SentenceTransformer) -> Any:  # noqa: ANN401 - an array or a tensor
+            # these apply an asymmetric encoder's prompts
+            of_side = model.encode_query if query else model.encode_document
+            return of_side(batch, show_progress_bar=False, convert_to_numpy=True)
+
+        batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
+        return np.concatenate([await self._model.run(partial(encode, batch)) for batch in batches])
+
+
+class LangChainEncoder(_CheckedEncoder):
     """Any LangChain embeddings as an encoder; their errors become dubito's."""
 
     def __init__(self, embeddings: Embeddings, name: str | None = None) -> None:
@@ -126,7 +118,7 @@ class LangChainEncoder(_ListsEncoder):
             raise provider_fault(self.name, error) from error
 
 
-class ServerEncoder(_ListsEncoder):
+class ServerEncoder(_CheckedEncoder):
     """The encoder behind an OpenAI-compatible `/embeddings` endpoint. It does not retry: the graph's nodes do."""
 
     def __init__(self, name: str, base_url: str, model: str) -> None:

@@ -25,6 +25,7 @@ T = TypeVar("T")
 _TOP_LOGPROBS = 20  # the most that OpenAI's API and vLLM return
 _UNSEEN = 1e-3  # the most probability that `choose` leaves unassigned; with more it scores each option
 _TOKENIZE_AT_ONCE = 32
+_NO_THINKING: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
 _STORY: list[Message] = [{"role": "user", "content": "Tell me a story."}]
 
 
@@ -108,9 +109,7 @@ class OpenAIChat:
             raise self._missing("cannot score given replies")
         if not any(continuations):
             return Scores(((),) * len(continuations), Tokens())
-        prompt = await self._tokenize(
-            {"messages": list(messages), "add_generation_prompt": True, **_without_thinking()}
-        )
+        prompt = await self._tokenize({"messages": list(messages), "add_generation_prompt": True, **_NO_THINKING})
         return await self._score_ids(prompt, await self._each(continuations, self._text_ids))
 
     async def introspect(
@@ -194,7 +193,7 @@ class OpenAIChat:
         if self._vllm or sampling.top_k:  # without top_k vLLM uses the one in the model's generation_config.json
             body["top_k"] = sampling.top_k
         if self._vllm and not sampling.thinking:
-            body |= _without_thinking()
+            body |= _NO_THINKING
         return body
 
     async def _completions(self, body: dict[str, Any], sampling: Sampling) -> Reply:
@@ -354,10 +353,6 @@ def open_server(name: str, address: str, flavour: Flavour) -> OpenAIChat:
         raise UserFault(f"'{name}' cannot be read: the layer must be a number from 1, not '{layer}'.")
     states = StatesServer(given["states"], int(layer) if layer else None)
     return OpenAIChat(name, url, model or None, flavour, states=states)
-
-
-def _without_thinking() -> dict[str, Any]:
-    return {"chat_template_kwargs": {"enable_thinking": False}}
 
 
 def _drawn(reply: Mapping[str, Any]) -> tuple[tuple[int, ...], list[SampledTokens]]:
