@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from ..errors import ContextOverflow, UserFault
-from .interfaces import Message, Sampling, Tokens
+from .interfaces import Choice, Message, Sampling, Scores, Token, Tokens
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from .chat_text import ChatText
 
 Layers = list[tuple["Tensor", "Tensor"]]
 """The keys and values of each layer, [samples, heads, tokens, head size]."""
@@ -87,9 +91,19 @@ def check_fit(name: str, window: int | None, prompt: int, reply: int, longer: st
         )
 
 
-def tokens_read(prompt: Sequence[int], replies: Iterable[Sequence[int]]) -> Tokens:
-    """The cost of scoring replies to one prompt."""
-    return Tokens(prompt=len(prompt) + sum(map(len, replies)))
+def choice(options: Sequence[str], prompt: list[int], replies: list[list[int]], logprobs: list[list[float]]) -> Choice:
+    """The choice among options whose whole replies to a prompt have these tokens with these log-probabilities."""
+    totals = np.array([sum(row) for row in logprobs])
+    shares = np.exp(totals - totals.max())
+    chances = (shares / shares.sum()).tolist()
+    return Choice(dict(zip(options, chances, strict=True)), Tokens(len(prompt) + sum(map(len, replies))))
+
+
+def scores(text: ChatText, prompt: list[int], replies: list[list[int]], logprobs: list[list[float]]) -> Scores:
+    """The tokens of given replies to a prompt with their log-probabilities."""
+    pairs = zip(replies, logprobs, strict=True)
+    scored = tuple(tuple(map(Token, text.pieces(reply), row)) for reply, row in pairs)
+    return Scores(scored, Tokens(len(prompt) + sum(map(len, replies))))
 
 
 def layer_to_read(name: str, layers: int, layer: int | None) -> int:

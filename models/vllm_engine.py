@@ -12,8 +12,8 @@ from ..errors import CapabilityMissing, UserFault
 from .background import await_in_background
 from .engine_options import EngineOptions, engine_options
 from .engine_process import Engine, start_engine
-from .generation import SampledTokens, check_fit, check_options, check_sampling, tokens_read
-from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
+from .generation import SampledTokens, check_fit, check_options, check_sampling, choice, scores
+from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Tokens
 from .local_weights import check_folder
 from .postprocess import completion
 from .thinking import first_stop
@@ -71,10 +71,7 @@ class EngineChat:
             prompt = await asyncio.to_thread(lambda: engine.text.prompt(messages, thinking=False)[0])
             replies = [[*engine.text.plain(option), *engine.text.end_of_turn] for option in options]
             check_fit(self.name, engine.window, len(prompt), max(map(len, replies)), _LONGER)
-            totals = np.array([sum(logprobs) for logprobs in await engine.follow(prompt, replies)])
-            shares = np.exp(totals - totals.max())
-            chances = (shares / shares.sum()).tolist()
-            return Choice(dict(zip(options, chances, strict=True)), tokens_read(prompt, replies))
+            return choice(options, prompt, replies, await engine.follow(prompt, replies))
 
         return await self._with_engine(ask)
 
@@ -85,12 +82,7 @@ class EngineChat:
             prompt = await asyncio.to_thread(lambda: engine.text.prompt(messages, thinking=False)[0])
             replies = [engine.text.plain(text) for text in continuations]
             check_fit(self.name, engine.window, len(prompt), max(map(len, replies), default=0), _LONGER)
-            logprobs = await engine.follow(prompt, replies)
-            scored = (
-                tuple(map(Token, engine.text.pieces(reply), values))
-                for reply, values in zip(replies, logprobs, strict=True)
-            )
-            return Scores(tuple(scored), tokens_read(prompt, replies))
+            return scores(engine.text, prompt, replies, await engine.follow(prompt, replies))
 
         return await self._with_engine(ask)
 

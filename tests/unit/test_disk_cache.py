@@ -1,7 +1,5 @@
 """The cache file: shared by processes, and never in the way of the work."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3

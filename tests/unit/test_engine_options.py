@@ -1,7 +1,5 @@
 """Names of models on vLLM's engine, and what is said where vLLM is not installed."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Judges without weights: what the LLM is asked, how similarity becomes a probability, which names are known."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,7 +1,5 @@
 """A judge's memory: each pair once, whoever asks, in whatever loop, and on disk where that is allowed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """The OpenAI-compatible backend against a local HTTP server: what it sends, what it reads, what it makes of faults."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

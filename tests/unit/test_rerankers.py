@@ -1,7 +1,5 @@
 """Re-rankers without weights: how similarity and likelihood become scores, which names and labels are known."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Runs as OpenTelemetry spans, received by a collector that speaks OTLP over HTTP."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

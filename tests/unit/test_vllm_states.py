@@ -1,7 +1,5 @@
 """Hidden states read from a server's files: what is sent, what is read, what is refused, and that nothing is left."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import json
