@@ -136,7 +136,7 @@ class ServerEncoder(_CheckedEncoder):
             # every compatible server can send plain numbers
             body = {"model": self._model, "input": batch, "encoding_format": "float"}
             async with gate:
-                reply = await self._server.post("/embeddings", body)
+                reply = await self._server.request("/embeddings", body)
             with self._server.reading():
                 return [row["embedding"] for row in sorted(reply["data"], key=lambda row: row.get("index") or 0)]
 

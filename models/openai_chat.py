@@ -197,7 +197,7 @@ class OpenAIChat:
         return body
 
     async def _completions(self, body: dict[str, Any], sampling: Sampling) -> Reply:
-        return self._reply(await self._server.post("/chat/completions", body), sampling)
+        return self._reply(await self._server.request("/chat/completions", body), sampling)
 
     async def _draw(
         self, messages: Sequence[Message], sampling: Sampling
@@ -206,7 +206,7 @@ class OpenAIChat:
         sampling = replace(sampling, logprobs=True)
         n, body = sampling.distinct, await self._body(messages, sampling)
         body |= {"return_token_ids": True, **({"n": n} if n > 1 else {})}
-        answer = await self._server.post("/chat/completions", body)
+        answer = await self._server.request("/chat/completions", body)
         reply = self._reply(answer, sampling)
         if not answer.get("prompt_token_ids"):
             raise self._missing("returns no token ids, which needs a newer vLLM")
@@ -246,7 +246,7 @@ class OpenAIChat:
         most_tokens = max(len(option.encode()) for option in options)  # a token has at least one byte
         body = await self._body(messages, Sampling(max_tokens=most_tokens + 1, logprobs=True))
         confined = {"structured_outputs": {"choice": options}, "top_logprobs": _TOP_LOGPROBS, "return_token_ids": True}
-        reply = await self._server.post("/chat/completions", body | confined)
+        reply = await self._server.request("/chat/completions", body | confined)
         with self._server.reading():
             choice, tokens = _choices(reply)[0], usage(reply)
             masses, shared = option_masses(_logprobs(choice) or [], options)
@@ -288,9 +288,9 @@ class OpenAIChat:
     async def _ask_freely(self, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         body = await self._body(messages, sampling)
         if not sampling.logprobs:
-            return await self._server.post("/chat/completions", body)
+            return await self._server.request("/chat/completions", body)
         try:
-            return await self._server.post("/chat/completions", {**body, "top_logprobs": _TOP_LOGPROBS})
+            return await self._server.request("/chat/completions", {**body, "top_logprobs": _TOP_LOGPROBS})
         except UserFault as fault:
             if "logprobs" not in str(fault):
                 raise
@@ -299,7 +299,7 @@ class OpenAIChat:
 
     async def _score_ids(self, prompt: list[int], continuations: list[list[int]]) -> Scores:
         nonempty = [ids for ids in continuations if ids]
-        reply = await self._server.post(
+        reply = await self._server.request(
             "/completions",
             {
                 "model": await self._model_id(),
@@ -318,7 +318,7 @@ class OpenAIChat:
         return await self._tokenize({"prompt": text, "add_special_tokens": False}) if text else []
 
     async def _tokenize(self, body: dict[str, Any]) -> list[int]:
-        reply = await self._server.post(f"{self._server.root}/tokenize", {"model": await self._model_id(), **body})
+        reply = await self._server.request(f"{self._server.root}/tokenize", {"model": await self._model_id(), **body})
         with self._server.reading():
             return [int(token) for token in reply["tokens"]]
 

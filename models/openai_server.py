@@ -38,14 +38,10 @@ class Server:
     async def served(self) -> dict[str, int | None]:
         """The served models with their context windows (None if unknown); requested once."""
         if self._served is None:
-            reply = await self._send("GET", "/models", {})
+            reply = await self.request("/models")
             with self.reading():
                 self._served = {model["id"]: model.get("max_model_len") for model in reply["data"]}
         return self._served
-
-    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Send a request to a path under the base URL, or to a full URL."""
-        return await self._send("POST", path, body)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -62,13 +58,14 @@ class Server:
         if (client := self._clients.pop(asyncio.get_running_loop(), None)) is not None:
             await client.close()
 
-    async def _send(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Get a path under the base URL, or a full URL; with a body, post it there."""
         client = await self._client()
         from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415
 
         # `from None`: the client's errors hold the request, and so the API key
         try:
-            if method == "GET":
+            if body is None:
                 reply = await client.get(path, cast_to=object)
             else:
                 reply = await client.post(path, cast_to=object, body=body)
@@ -78,7 +75,7 @@ class Server:
             cause = one_line(str(error.__cause__ or error)) or type(error.__cause__).__name__
             raise ModelFault(self.base_url, f"the connection failed ({cause})") from None
         except APIStatusError as error:
-            fault = await self._fault(error, path, body)
+            fault = await self._fault(error, path, body or {})
             raise fault from None
         except ValueError as error:
             raise ModelFault(self.base_url, f"the reply is not JSON ({one_line(str(error))})") from None

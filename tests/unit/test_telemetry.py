@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from dubito.cli import app
-from dubito.errors import ContextOverflow, ModelFault, UserFault
+from dubito.errors import ContextOverflow, UserFault
 from dubito.graphs import df_rag
 from dubito.models.interfaces import Sampling
 from dubito.models.metering import Metered, watchers
@@ -265,15 +265,6 @@ async def test_a_fault_is_an_error_of_the_call_the_node_and_the_run(receiver):
         assert "The prompt is too long." in span.message
         assert "exception" in span.events
     assert "output.value" not in call.attributes
-
-
-async def test_a_fault_that_was_mended_by_a_retry_stays_visible(receiver):
-    export_spans(receiver.url)
-    await ask(chat(faults=[ModelFault("scripted", "timed out")]))
-    stop_exporting()
-    assert receiver.below(None)[0].status == OK
-    assert Counter(span.status for span in receiver.of("LLM"))[ERROR] == 1
-    assert Counter(span.name for span in receiver.spans if span.status == ERROR) == {"complete scripted": 1, "plan": 1}
 
 
 async def test_a_model_of_langchain_is_one_span_a_call(receiver):
