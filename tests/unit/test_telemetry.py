@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,23 +36,15 @@ NOBODY = "http://127.0.0.1:9"
 ERROR, OK = 2, 1
 
 
-@dataclass
-class Span:
-    name: str
-    id: bytes
-    parent: bytes
-    trace: bytes
-    start: int
-    end: int
-    status: int
-    message: str
-    attributes: dict[str, Any]
-    events: list[str]
-    service: str
+Span = SimpleNamespace
 
-    @property
-    def kind(self) -> str:
-        return str(self.attributes["openinference.span.kind"])
+
+def span_of(sent: Any, service: str) -> Span:
+    attributes = {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in sent.attributes}
+    ids = {"id": sent.span_id, "parent": sent.parent_span_id, "trace": sent.trace_id}
+    told = {"name": sent.name, "start": sent.start_time_unix_nano, "end": sent.end_time_unix_nano, "service": service}
+    ended = {"status": sent.status.code, "message": sent.status.message, "events": [one.name for one in sent.events]}
+    return Span(**ids, **told, **ended, attributes=attributes, kind=attributes["openinference.span.kind"])
 
 
 @dataclass
@@ -71,14 +64,7 @@ class Receiver:
         for group in request.resource_spans:
             about = {one.key: one.value.string_value for one in group.resource.attributes}
             for scope in group.scope_spans:
-                self.spans += [self._span(one, about["service.name"]) for one in scope.spans]
-
-    def _span(self, one: Any, service: str) -> Span:
-        attributes = {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in one.attributes}
-        times = one.start_time_unix_nano, one.end_time_unix_nano
-        events = [event.name for event in one.events]
-        ids = one.span_id, one.parent_span_id, one.trace_id
-        return Span(one.name, *ids, *times, one.status.code, one.status.message, attributes, events, service)
+                self.spans += [span_of(one, about["service.name"]) for one in scope.spans]
 
     def below(self, parent: Span | None) -> list[Span]:
         """Children in the order of their starts."""
