@@ -271,10 +271,10 @@ def label_columns(source: str, id2label: IdToLabel) -> dict[str, int]:
     return {label: column for label, column in columns.items() if label is not None}
 
 
-def weights_identity(source: str) -> str | None:
+def weights_identity(source: str) -> bytes | None:
     """Identifies the weights in a folder, or the downloaded weights of a hub name; None if there are none.
 
-    It holds the folder, a hash of its config.json, and the name, size and time of every file.
+    A hash of the folder, its config.json, and the name, size and time of every file.
     """
     folder = Path(source).expanduser()
     if not folder.is_dir():
@@ -284,7 +284,8 @@ def weights_identity(source: str) -> str | None:
         files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in folder.iterdir() if f.is_file())
     except OSError:
         return None
-    return json.dumps([str(folder.resolve()), hashlib.sha256(config).hexdigest(), files])
+    about = json.dumps([str(folder.resolve()), hashlib.sha256(config).hexdigest(), files])
+    return hashlib.sha256(about.encode()).digest()
 
 
 def _snapshot(source: str) -> Path | None:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from ..errors import ContextOverflow
 from .chat_text import ChatText
-from .generation import Layers, Request, Sample
+from .generation import Layers, Request, Sample, check_fit
 from .hidden_states import HiddenStates
 from .interfaces import Completion, Introspection, Reply, Sampling, Tokens
 from .postprocess import completion
@@ -26,6 +25,8 @@ CUDA_CACHE_SHARE = 0.5
 """Memory for keys and values: these bytes on a CPU, this share of the memory beside the weights on CUDA."""
 PREFIX_SHARE = 0.25
 """The share of that memory for recently read prompts."""
+
+_LONGER = "a model with a longer window"
 
 
 class Decoder:
@@ -65,9 +66,10 @@ class Decoder:
             return False
         if not request.rows:
             request.prefix, logits = self._read(request.prompt)
-            request.rows = [Sample(request, self._source(request.sampling.seed, i)) for i in range(request.samples)]
+            n = request.sampling.distinct
+            request.rows = [Sample(request, self._source(request.sampling.seed, i)) for i in range(n)]
             self._requests.append(request)
-            self._grow(request.rows, logits.expand(request.samples, -1))
+            self._grow(request.rows, logits.expand(n, -1))
             request.waiting = [row for row in request.rows if not row.done]
         self._add(request.waiting[:room], request.prefix)
         request.waiting = request.waiting[room:]
@@ -103,7 +105,7 @@ class Decoder:
 
     def score(self, prompt: list[int], replies: Sequence[list[int]]) -> list[list[float]]:
         """The log-probability of every token of every reply; the prompt is read once."""
-        self._fit(len(prompt), max(map(len, replies), default=0))
+        check_fit(self._name, self.window, len(prompt), max(map(len, replies), default=0), _LONGER)
         scores: list[list[float]] = [[] for _ in replies]
         waiting = sorted((i for i, reply in enumerate(replies) if reply), key=lambda i: len(replies[i]))
         if not waiting:
@@ -131,17 +133,10 @@ class Decoder:
 
     def _prepare(self, request: Request) -> None:
         prompt, request.starts_thinking = self.text.prompt(request.messages, thinking=request.sampling.thinking)
-        self._fit(len(prompt), 1)
+        check_fit(self._name, self.window, len(prompt), 1, _LONGER)
         room = request.sampling.max_tokens if self.window is None else self.window - len(prompt)
         request.most_tokens = min(request.sampling.max_tokens, room)
         request.prompt = prompt
-
-    def _fit(self, prompt: int, reply: int) -> None:
-        if self.window is not None and prompt + reply > self.window:
-            raise ContextOverflow(
-                f"The prompt has {prompt:,} tokens and its reply needs {reply:,} or more, but the context window of "
-                f"{self._name} has {self.window:,}: use fewer or shorter chunks, or a model with a longer window."
-            )
 
     def _affordable(self, tokens: int, more_bytes: int = 0) -> int:
         """How many samples of this length may run together, each with this memory beside its cache: at least 1."""
@@ -181,7 +176,7 @@ class Decoder:
 
     def _result(self, request: Request) -> Reply | Introspection:
         written = sum(len(row.ids) for row in request.rows)
-        copies = request.sampling.n // request.samples
+        copies = request.sampling.n // request.sampling.distinct
         completions = tuple(map(self._completion, request.rows)) * copies
         reply = Reply(completions, Tokens(len(request.prompt), written))
         if request.layer is None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing, DubitoError, ModelFault, UserFault
-from .background import run_in_background
+from .background import run_in_background, start_in_background
 from .chat_text import ChatText
 from .engine_options import ASK_STATE, EngineOptions
 from .generation import SampledTokens, layer_to_read
@@ -49,7 +49,6 @@ class Engine:
         self._llm = llm
         self._layers: int | None = None
         self._watching = asyncio.Lock()
-        self._dropping: set[asyncio.Task[Any]] = set()
 
     async def sample(self, prompt: Sequence[int], **params: object) -> list[SampledTokens]:
         """Continue a prompt; params: of vLLM's SamplingParams."""
@@ -102,10 +101,8 @@ class Engine:
                 for ids, key in zip(sequences, keys, strict=True)
             )
         except BaseException:
-            # drop the states read so far without waiting: the fault is raised at once
-            task = asyncio.create_task(self._call("dubito_take", keys))
-            self._dropping.add(task)
-            task.add_done_callback(self._dropped)
+            # drop the states read so far without waiting: the fault is raised at once, and a dead engine keeps none
+            start_in_background(self._call("dubito_take", keys))
             raise
         states: dict[str, bytes] = {}
         for of_process in await self._call("dubito_take", keys):  # processes with the same key have the same state
@@ -162,11 +159,6 @@ class Engine:
         with self._naming_faults():
             answers: list[Any] = await self._llm.collective_rpc(method, args=arguments)
         return answers
-
-    def _dropped(self, task: asyncio.Task[Any]) -> None:
-        self._dropping.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as seen: a dead engine keeps no states
 
     @contextmanager
     def _naming_faults(self) -> Iterator[None]:

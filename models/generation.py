@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import UserFault
-from .interfaces import Message, Sampling, Tokens
+import numpy as np
+
+from ..errors import ContextOverflow, UserFault
+from .interfaces import Choice, Message, Sampling, Scores, Token, Tokens
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from .chat_text import ChatText
 
 Layers = list[tuple["Tensor", "Tensor"]]
 """The keys and values of each layer, [samples, heads, tokens, head size]."""
@@ -34,11 +38,6 @@ class Request:
     rows: list[Sample] = field(default_factory=list)
     waiting: list[Sample] = field(default_factory=list)
     prefix: Layers = field(default_factory=list)
-
-    @property
-    def samples(self) -> int:
-        """The number of samples to draw: greedy continuations are equal, so one is drawn for all."""
-        return self.sampling.n if self.sampling.temperature > 0 else 1
 
 
 @dataclass(eq=False)
@@ -77,9 +76,34 @@ class SampledTokens:
     at_limit: bool = False
 
 
-def tokens_read(prompt: Sequence[int], replies: Iterable[Sequence[int]]) -> Tokens:
-    """The cost of scoring replies to one prompt."""
-    return Tokens(prompt=len(prompt) + sum(map(len, replies)))
+def estimated_tokens(text: str) -> int:
+    """Half a token per ASCII letter or space and one per other byte: about twice the truth for prose."""
+    letters = sum(c.isascii() and (c.isalpha() or c == " ") for c in text)
+    return len(text.encode("utf-8", "surrogatepass")) - letters // 2
+
+
+def check_fit(name: str, window: int | None, prompt: int, reply: int, longer: str) -> None:
+    """`ContextOverflow` if a prompt and its reply exceed the window, all in tokens; longer: how to get a longer one."""
+    if window is not None and prompt + reply > window:
+        raise ContextOverflow(
+            f"The prompt has {prompt:,} tokens and its reply needs {reply:,} or more, but the context window of "
+            f"{name} has {window:,}: use fewer or shorter chunks, or {longer}."
+        )
+
+
+def choice(options: Sequence[str], prompt: list[int], replies: list[list[int]], logprobs: list[list[float]]) -> Choice:
+    """The choice among options whose whole replies to a prompt have these tokens with these log-probabilities."""
+    totals = np.array([sum(row) for row in logprobs])
+    shares = np.exp(totals - totals.max())
+    chances = (shares / shares.sum()).tolist()
+    return Choice(dict(zip(options, chances, strict=True)), Tokens(len(prompt) + sum(map(len, replies))))
+
+
+def scores(text: ChatText, prompt: list[int], replies: list[list[int]], logprobs: list[list[float]]) -> Scores:
+    """The tokens of given replies to a prompt with their log-probabilities."""
+    pairs = zip(replies, logprobs, strict=True)
+    scored = tuple(tuple(map(Token, text.pieces(reply), row)) for reply, row in pairs)
+    return Scores(scored, Tokens(len(prompt) + sum(map(len, replies))))
 
 
 def layer_to_read(name: str, layers: int, layer: int | None) -> int:
@@ -92,9 +116,9 @@ def layer_to_read(name: str, layers: int, layer: int | None) -> int:
 
 
 def check_options(options: Sequence[str]) -> None:
-    """`UserFault` unless there are at least two options and all differ."""
-    if len(options) < 2 or len(set(options)) < len(options):
-        raise UserFault(f"A choice needs at least two different options, not {list(options)}.")
+    """`UserFault` unless there are at least two options, and all differ and are not empty."""
+    if len(options) < 2 or len({option.strip() for option in options} - {""}) < len(options):
+        raise UserFault(f"A choice needs at least two different options, each with text, not {list(options)}.")
 
 
 def check_sampling(sampling: Sampling) -> None:

@@ -1,10 +1,8 @@
 """The interfaces of chat models, encoders and entailment judges, and the records they return."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +36,11 @@ class Sampling:
     logprobs: bool = False
     thinking: bool = False
 
+    @property
+    def distinct(self) -> int:
+        """The number of continuations to draw: greedy ones are equal, so one is drawn for all."""
+        return self.n if self.temperature > 0 else 1
+
 
 @dataclass(frozen=True)
 class Token:
@@ -63,9 +66,9 @@ class Tokens:
     prompt: int = 0
     completion: int = 0
 
-    def __add__(self, other: Tokens) -> Tokens:
+    def __add__(self, other: Self) -> Self:
         """The sum of both."""
-        return Tokens(self.prompt + other.prompt, self.completion + other.completion)
+        return type(self)(self.prompt + other.prompt, self.completion + other.completion)
 
 
 @dataclass(frozen=True)

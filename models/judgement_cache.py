@@ -28,6 +28,9 @@ Pair = tuple[str, str]
 Claims = dict[bytes, Future[Probabilities | None]]
 """Pairs under judgement: the future holds the probabilities, or None if the caller gave up and others must judge."""
 
+Known = OrderedDict[bytes, Probabilities | Future[Probabilities | None]]
+"""Pairs that are judged or under judgement."""
+
 REMEMBERED = 100_000
 """Judgements that a process keeps in memory, about 40 MB."""
 
@@ -37,23 +40,22 @@ _PACKING = struct.Struct("<3d")
 class JudgementStore:
     """The judgements of one judge, in a cache file that several judges may share. It blocks: call it in a thread."""
 
-    def __init__(self, path: Path, identity: Callable[[], str | None]) -> None:
+    def __init__(self, path: Path, identity: Callable[[], bytes | None]) -> None:
         """identity: identifies the judge's weights; None as long as they cannot be identified, so nothing is stored."""
         self._cache = DiskCache(path, "judgement cache")
         self._identity = identity
 
     def read(self, keys: Iterable[bytes]) -> Judged:
         """The stored judgements of these pairs."""
-        if (identity := self._identity()) is None:
+        if (owner := self._identity()) is None:
             return {}
-        stored = self._cache.read(hashlib.sha256(identity.encode()).digest(), keys).items()
+        stored = self._cache.read(owner, keys).items()
         return _finite({key: _PACKING.unpack(value) for key, value in stored if len(value) == _PACKING.size})
 
     def write(self, judgements: Judged) -> None:
         """Store judgements, except those that the judge could not make (NaN)."""
-        if (identity := self._identity()) is not None:
-            values = {key: _PACKING.pack(*row) for key, row in _finite(judgements).items()}
-            self._cache.write(hashlib.sha256(identity.encode()).digest(), values)
+        if (owner := self._identity()) is not None:
+            self._cache.write(owner, {key: _PACKING.pack(*row) for key, row in _finite(judgements).items()})
 
 
 class RememberingJudge:
@@ -79,95 +81,72 @@ class RememberingJudge:
         pair_of = dict(zip(keys, pairs, strict=True))
         judged: Judged = {}
         while missing := [key for key in pair_of if key not in judged]:
-            remembered, mine, others = self._claim(missing)
-            judged |= remembered
-            judged |= await self._judge_claimed(question, {key: pair_of[key] for key in mine}, mine)
-            for key, future in others.items():
-                if (probabilities := await asyncio.wrap_future(future)) is not None:
+            known, claims = self._claim(missing)
+            await self._judge_claimed(question, {key: pair_of[key] for key in claims}, claims)
+            for key, row in known.items():
+                probabilities = await asyncio.wrap_future(row) if isinstance(row, Future) else row
+                if probabilities is not None:
                     judged[key] = probabilities
         return np.array([judged[key] for key in keys], dtype=np.float64).reshape(-1, 3)
 
     def _reset(self) -> None:
         # a forked child has none of the threads that judge, and its copy of the lock may be held for ever
         self._process, self._lock = os.getpid(), threading.Lock()
-        self._remembered: OrderedDict[bytes, Probabilities] = OrderedDict()
-        self._under_way: Claims = {}
+        self._known: Known = OrderedDict()
 
-    def _claim(self, keys: Sequence[bytes]) -> tuple[Judged, Claims, Claims]:
-        """Divide keys into those remembered, those for the caller to judge, and those that others are judging."""
+    def _claim(self, keys: Sequence[bytes]) -> tuple[Known, Claims]:
+        """What is remembered of these keys or under judgement, and the claims of the caller, who judges the rest."""
         if self._process != os.getpid():
             self._reset()
-        remembered: Judged = {}
-        mine: Claims = {}
-        others: Claims = {}
         with self._lock:
+            claims: Claims = {key: Future() for key in keys if key not in self._known}
+            for future in claims.values():
+                # marked as running: a waiting caller that is cancelled must not cancel it for the others
+                future.set_running_or_notify_cancel()
+            self._known.update(claims)
             for key in keys:
-                if key in self._remembered:
-                    self._remembered.move_to_end(key)
-                    remembered[key] = self._remembered[key]
-                elif key in self._under_way:
-                    others[key] = self._under_way[key]
-                else:
-                    mine[key] = self._under_way[key] = Future()
-                    # marked as running: a waiting caller that is cancelled must not cancel it for the others
-                    mine[key].set_running_or_notify_cancel()
-        return remembered, mine, others
+                self._known.move_to_end(key)
+            return Known({key: self._known[key] for key in keys}), claims
 
-    async def _judge_claimed(self, question: str, pairs: Mapping[bytes, Pair], claims: Claims) -> Judged:
+    async def _judge_claimed(self, question: str, pairs: Mapping[bytes, Pair], claims: Claims) -> None:
         if not pairs:
-            return {}
+            return
         try:
-            judged = await asyncio.to_thread(self._store.read, pairs) if self._store else {}
-            self._settle(judged, claims)
-            missing = [key for key in pairs if key not in judged]
+            if self._store:
+                self._settle(claims, await asyncio.to_thread(self._store.read, pairs))
+            missing = list(claims)
             groups = [missing[start : start + self._group] for start in range(0, len(missing), self._group)]
-            for part in await gather_or_cancel(
+            await gather_or_cancel(
                 self._judge_group(question, {key: pairs[key] for key in group}, claims) for group in groups
-            ):
-                judged |= part
+            )
         finally:
             # after a failure or a cancellation, callers that wait for the other pairs judge them themselves
-            self._release(list(claims), claims, None)
-        return judged
+            self._settle(claims, dict.fromkeys(claims))
 
-    async def _judge_group(self, question: str, group: Mapping[bytes, Pair], claims: Claims) -> Judged:
+    async def _judge_group(self, question: str, group: Mapping[bytes, Pair], claims: Claims) -> None:
         try:
             rows = await self._judge.judge(question, list(group.values()))
         except Exception as fault:
-            self._release(list(group), claims, fault)
+            self._settle(claims, dict.fromkeys(group, fault))
             raise
         judged: Judged = {key: (a, b, c) for key, (a, b, c) in zip(group, rows.tolist(), strict=True)}
-        self._settle(judged, claims)
+        self._settle(claims, judged)
         if self._store:
             await asyncio.to_thread(self._store.write, judged)
-        return judged
 
-    def _settle(self, judged: Judged, claims: Claims) -> None:
-        """Remember judgements and hand them to the callers that wait for them."""
+    def _settle(self, claims: Claims, results: Mapping[bytes, Probabilities | Exception | None]) -> None:
+        """Take the claims on these keys out of `claims`: remember finite probabilities, hand the results on."""
         with self._lock:
-            self._remembered.update(_finite(judged))
-            while len(self._remembered) > REMEMBERED:
-                self._remembered.popitem(last=False)
-            settled = self._close(judged, claims)
-        for key, future in settled.items():
-            future.set_result(judged[key])
-
-    def _release(self, keys: Sequence[bytes], claims: Claims, fault: Exception | None) -> None:
-        """Give up claims. Callers that wait get the fault; without a fault they judge the pairs themselves."""
-        with self._lock:
-            released = self._close(keys, claims)
-        for future in released.values():
-            if fault is None:
-                future.set_result(None)
-            else:
-                future.set_exception(fault)
-
-    def _close(self, keys: Iterable[bytes], claims: Claims) -> Claims:
-        """Take the open claims on these keys out of `claims`; the caller holds the lock."""
-        closed = {key: claims.pop(key) for key in keys if key in claims}
-        for key in closed:
-            self._under_way.pop(key, None)
-        return closed
+            for key, result in results.items():
+                future = claims.pop(key)
+                self._known.pop(key, None)
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                    continue
+                self._known.update(_finite({key: result} if result else {}))
+                future.set_result(result)
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
 
 
 def pair_key(question: str, first: str, second: str) -> bytes:

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -13,8 +12,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing
 from .choose_by_prompt import ask_and_parse
+from .generation import estimated_tokens
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Tokens
-from .provider_faults import provider_fault
+from .provider_faults import langchain_name, provider_fault
 from .thinking import first_stop, strip_thinking
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class LangChainChat:
     def __init__(self, model: BaseChatModel, name: str | None = None) -> None:
         """name: for messages and traces; by default the class and the model."""
         self._model = model
-        self.name = name or _default_name(model)
+        self.name = name or langchain_name(model)
         self._warned: set[str] = set()
 
     @property
@@ -85,11 +85,11 @@ class LangChainChat:
         return limit if isinstance(limit, int) else None
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """See `ChatModel.count`; an estimate: one token per digit, and one per two other bytes.
+        """See `ChatModel.count`; an upper estimate (see `estimated_tokens`).
 
         LangChain's own counters use another model's tokenizer, downloaded at first use.
         """
-        return [_estimate(text) for text in texts]
+        return [estimated_tokens(text) for text in texts]
 
     async def _call(self, turns: list[BaseMessage], sampling: Sampling, seed: int | None) -> tuple[Completion, Tokens]:
         model, arguments = self._configured(sampling, seed)
@@ -143,13 +143,6 @@ class LangChainChat:
         )
 
 
-def _default_name(model: BaseChatModel) -> str:
-    names = (getattr(model, field, None) for field in ("model_name", "model"))
-    name = next((name for name in names if isinstance(name, str)), None)
-    kind = f"langchain:{type(model).__name__}"
-    return f"{kind}#{name}" if name else kind
-
-
 def _profile(model: BaseChatModel) -> Mapping[str, Any]:
     return getattr(model, "profile", None) or {}
 
@@ -172,8 +165,3 @@ def _was_cut(metadata: Mapping[str, Any]) -> bool:
 def _tokens(message: BaseMessage) -> Tokens:
     usage = getattr(message, "usage_metadata", None) or {}
     return Tokens(usage.get("input_tokens") or 0, usage.get("output_tokens") or 0)
-
-
-def _estimate(text: str) -> int:
-    digits = sum(c.isdigit() for c in text)
-    return digits + math.ceil((len(text.encode("utf-8", "surrogatepass")) - digits) / 2)

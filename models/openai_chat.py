@@ -11,7 +11,7 @@ import numpy as np
 from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing, ModelFault, UserFault
 from .choose_by_prompt import ask_and_parse
-from .generation import SampledTokens
+from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
 from .openai_server import Server, listed, unknown_model, usage
 from .option_probabilities import normalised, option_masses, told_apart
@@ -25,6 +25,7 @@ T = TypeVar("T")
 _TOP_LOGPROBS = 20  # the most that OpenAI's API and vLLM return
 _UNSEEN = 1e-3  # the most probability that `choose` leaves unassigned; with more it scores each option
 _TOKENIZE_AT_ONCE = 32
+_NO_THINKING: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
 _STORY: list[Message] = [{"role": "user", "content": "Tell me a story."}]
 
 
@@ -74,7 +75,8 @@ class OpenAIChat:
         tokens. There are no tokens if the answer is not the end of the reply, or if one token holds the end of the
         thought and the beginning of the answer. Greedy continuations are equal: one is requested for all.
         """
-        n, body = _distinct(sampling), await self._body(messages, sampling)
+        check_sampling(sampling)
+        n, body = sampling.distinct, await self._body(messages, sampling)
         replies = [await self._completions({**body, "n": n} if n > 1 else body, sampling)]
         if not self._vllm and (missing := n - len(replies[0].completions)) > 0:  # Ollama and others ignore n
             seeds = [None if sampling.seed is None else sampling.seed + i for i in range(n - missing, n)]
@@ -92,13 +94,10 @@ class OpenAIChat:
         the chat. Their probabilities are read from the alternatives in a free reply if they sum to at least half; else
         the option that the reply names has probability 1, and a reply that names none is asked again once.
         """
-        options = list(options)
-        distinct = {option.strip() for option in options} - {""}
-        if len(options) < 2 or len(distinct) < len(options):
-            raise UserFault(f"A choice needs at least two different, non-empty options, not {options}.")
+        check_options(options)
         if self._vllm:
-            return await self._choose_confined(messages, options)
-        return await self._choose_freely(messages, options)
+            return await self._choose_confined(messages, list(options))
+        return await self._choose_freely(messages, list(options))
 
     async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
         """See `ChatModel.score`.
@@ -110,9 +109,7 @@ class OpenAIChat:
             raise self._missing("cannot score given replies")
         if not any(continuations):
             return Scores(((),) * len(continuations), Tokens())
-        prompt = await self._tokenize(
-            {"messages": list(messages), "add_generation_prompt": True, **_without_thinking()}
-        )
+        prompt = await self._tokenize({"messages": list(messages), "add_generation_prompt": True, **_NO_THINKING})
         return await self._score_ids(prompt, await self._each(continuations, self._text_ids))
 
     async def introspect(
@@ -130,6 +127,7 @@ class OpenAIChat:
                 f"{self.name} shows no hidden states: start its server by `dubito serve MODEL --hidden-states`, which "
                 "prints the name to use (vllm:URL#model&states=URL)."
             )
+        check_sampling(sampling)
         model = await self._model_id()
         await self._states.check(model, layer)
         if not self._compared:
@@ -158,9 +156,9 @@ class OpenAIChat:
         return served[model]
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """See `ChatModel.count`; on an openai server an upper estimate (see `_estimate`)."""
+        """See `ChatModel.count`; on an openai server an upper estimate (see `estimated_tokens`)."""
         if not self._vllm:
-            return [_estimate(text) for text in texts]
+            return [estimated_tokens(text) for text in texts]
         return [len(ids) for ids in await self._each(texts, self._text_ids)]
 
     async def aclose(self) -> None:
@@ -195,20 +193,20 @@ class OpenAIChat:
         if self._vllm or sampling.top_k:  # without top_k vLLM uses the one in the model's generation_config.json
             body["top_k"] = sampling.top_k
         if self._vllm and not sampling.thinking:
-            body |= _without_thinking()
+            body |= _NO_THINKING
         return body
 
     async def _completions(self, body: dict[str, Any], sampling: Sampling) -> Reply:
-        return self._reply(await self._server.post("/chat/completions", body), sampling)
+        return self._reply(await self._server.request("/chat/completions", body), sampling)
 
     async def _draw(
         self, messages: Sequence[Message], sampling: Sampling
     ) -> tuple[Reply, tuple[int, ...], list[SampledTokens]]:
         """`complete` with log-probabilities; also the token ids of the prompt and of each continuation."""
         sampling = replace(sampling, logprobs=True)
-        n, body = _distinct(sampling), await self._body(messages, sampling)
+        n, body = sampling.distinct, await self._body(messages, sampling)
         body |= {"return_token_ids": True, **({"n": n} if n > 1 else {})}
-        answer = await self._server.post("/chat/completions", body)
+        answer = await self._server.request("/chat/completions", body)
         reply = self._reply(answer, sampling)
         if not answer.get("prompt_token_ids"):
             raise self._missing("returns no token ids, which needs a newer vLLM")
@@ -226,7 +224,7 @@ class OpenAIChat:
 
     def _counted(self, continuations: Sequence[T], sampling: Sampling) -> list[T]:
         """n continuations; a greedy one is repeated. `ModelFault` if the server returned too few."""
-        n = _distinct(sampling)
+        n = sampling.distinct
         if len(continuations) < n:
             raise ModelFault(self._server.base_url, f"it returned {len(continuations)} continuations instead of {n}")
         return [*continuations[:n]] * (sampling.n // n)
@@ -248,7 +246,7 @@ class OpenAIChat:
         most_tokens = max(len(option.encode()) for option in options)  # a token has at least one byte
         body = await self._body(messages, Sampling(max_tokens=most_tokens + 1, logprobs=True))
         confined = {"structured_outputs": {"choice": options}, "top_logprobs": _TOP_LOGPROBS, "return_token_ids": True}
-        reply = await self._server.post("/chat/completions", body | confined)
+        reply = await self._server.request("/chat/completions", body | confined)
         with self._server.reading():
             choice, tokens = _choices(reply)[0], usage(reply)
             masses, shared = option_masses(_logprobs(choice) or [], options)
@@ -290,9 +288,9 @@ class OpenAIChat:
     async def _ask_freely(self, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         body = await self._body(messages, sampling)
         if not sampling.logprobs:
-            return await self._server.post("/chat/completions", body)
+            return await self._server.request("/chat/completions", body)
         try:
-            return await self._server.post("/chat/completions", {**body, "top_logprobs": _TOP_LOGPROBS})
+            return await self._server.request("/chat/completions", {**body, "top_logprobs": _TOP_LOGPROBS})
         except UserFault as fault:
             if "logprobs" not in str(fault):
                 raise
@@ -301,7 +299,7 @@ class OpenAIChat:
 
     async def _score_ids(self, prompt: list[int], continuations: list[list[int]]) -> Scores:
         nonempty = [ids for ids in continuations if ids]
-        reply = await self._server.post(
+        reply = await self._server.request(
             "/completions",
             {
                 "model": await self._model_id(),
@@ -320,7 +318,7 @@ class OpenAIChat:
         return await self._tokenize({"prompt": text, "add_special_tokens": False}) if text else []
 
     async def _tokenize(self, body: dict[str, Any]) -> list[int]:
-        reply = await self._server.post(f"{self._server.root}/tokenize", {"model": await self._model_id(), **body})
+        reply = await self._server.request(f"{self._server.root}/tokenize", {"model": await self._model_id(), **body})
         with self._server.reading():
             return [int(token) for token in reply["tokens"]]
 
@@ -355,17 +353,6 @@ def open_server(name: str, address: str, flavour: Flavour) -> OpenAIChat:
         raise UserFault(f"'{name}' cannot be read: the layer must be a number from 1, not '{layer}'.")
     states = StatesServer(given["states"], int(layer) if layer else None)
     return OpenAIChat(name, url, model or None, flavour, states=states)
-
-
-def _without_thinking() -> dict[str, Any]:
-    return {"chat_template_kwargs": {"enable_thinking": False}}
-
-
-def _distinct(sampling: Sampling) -> int:
-    """The number of continuations to request: greedy ones are equal."""
-    if sampling.n < 1:
-        raise UserFault(f"n must be 1 or more, not {sampling.n}.")
-    return 1 if sampling.temperature == 0 else sampling.n
 
 
 def _drawn(reply: Mapping[str, Any]) -> tuple[tuple[int, ...], list[SampledTokens]]:
@@ -411,9 +398,3 @@ def _answer_tokens(tokens: Sequence[Token], content: str, *, has_end_mark: bool)
     rest = [token for begin, token in zip(begins, tokens, strict=False) if begin >= end]
     end_mark = [Token("", rest[0].logprob)] if has_end_mark and len(rest) == 1 else []
     return (*tokens_within(start, end - start, tokens), *end_mark)
-
-
-def _estimate(text: str) -> int:
-    """Half a token per ASCII letter or space and one per other byte: about twice the truth for prose."""
-    letters = sum(c.isascii() and (c.isalpha() or c == " ") for c in text)
-    return len(text.encode()) - letters // 2

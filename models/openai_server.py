@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 from ..errors import ContextOverflow, DubitoError, ModelFault, UserFault
 from ..settings import settings
 from .interfaces import Tokens
-from .provider_faults import api_key
+from .provider_faults import TRANSIENT_STATUS, api_key, one_line
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
-_TRANSIENT = {408, 409, 429}
 _OVERFLOW_CODES = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI's, llama.cpp's
 _WINDOW = re.compile(r"max_model_len=(\d+)|maximum (?:context|model) length\D{0,9}(\d+)", re.IGNORECASE)
+_NO_ROOM = "max_tokens must be at least 1"
 _NEEDED = re.compile(r"(?:at least )?\d+")
 
 
@@ -38,14 +38,10 @@ class Server:
     async def served(self) -> dict[str, int | None]:
         """The served models with their context windows (None if unknown); requested once."""
         if self._served is None:
-            reply = await self._send("GET", "/models", {})
+            reply = await self.request("/models")
             with self.reading():
                 self._served = {model["id"]: model.get("max_model_len") for model in reply["data"]}
         return self._served
-
-    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Send a request to a path under the base URL, or to a full URL."""
-        return await self._send("POST", path, body)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -62,42 +58,43 @@ class Server:
         if (client := self._clients.pop(asyncio.get_running_loop(), None)) is not None:
             await client.close()
 
-    async def _send(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Get a path under the base URL, or a full URL; with a body, post it there."""
         client = await self._client()
         from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415
 
         # `from None`: the client's errors hold the request, and so the API key
         try:
-            if method == "GET":
+            if body is None:
                 reply = await client.get(path, cast_to=object)
             else:
                 reply = await client.post(path, cast_to=object, body=body)
         except APITimeoutError:
             raise ModelFault(self.base_url, f"no reply within {settings().timeout_s:g} s") from None
         except APIConnectionError as error:
-            cause = self._tidy(str(error.__cause__ or error)) or type(error.__cause__).__name__
+            cause = one_line(str(error.__cause__ or error)) or type(error.__cause__).__name__
             raise ModelFault(self.base_url, f"the connection failed ({cause})") from None
         except APIStatusError as error:
-            fault = await self._fault(error, path, body)
+            fault = await self._fault(error, path, body or {})
             raise fault from None
         except ValueError as error:
-            raise ModelFault(self.base_url, f"the reply is not JSON ({self._tidy(str(error))})") from None
+            raise ModelFault(self.base_url, f"the reply is not JSON ({one_line(str(error))})") from None
         if not isinstance(reply, dict):
-            raise ModelFault(self.base_url, f"the reply is not a JSON object ({self._tidy(str(reply)) or 'empty'})")
+            raise ModelFault(self.base_url, f"the reply is not a JSON object ({one_line(str(reply)) or 'empty'})")
         if reply.get("error"):
-            raise ModelFault(self.base_url, f"the reply is an error: {self._tidy(_message(reply['error']))}")
+            raise ModelFault(self.base_url, f"the reply is an error: {one_line(_message(reply['error']))}")
         return reply
 
     async def _fault(self, error: APIStatusError, path: str, body: dict[str, Any]) -> DubitoError:
         status, details = error.status_code, error.body if isinstance(error.body, dict) else {}
-        message = self._tidy(_message(error.body) or error.message)
-        if status in _TRANSIENT or status >= 500:
+        message = one_line(_message(error.body) or error.message)
+        if status in TRANSIENT_STATUS or status >= 500:
             return ModelFault(self.base_url, f"HTTP {status}: {message}")
         if status in {401, 403}:
             return UserFault(
                 f"{self.base_url} refused the API key (HTTP {status}); set DUBITO_API_KEY to one it accepts."
             )
-        if _overflows(details, message, body):
+        if _overflows(details, message):
             return ContextOverflow(self._overflow(details, message, str(body.get("model"))))
         if status == 404:
             return await self._not_found(path, body, message)
@@ -135,12 +132,6 @@ class Server:
                 self._clients.pop(other, None)
             self._clients.setdefault(loop, client)
         return self._clients[loop]
-
-    def _tidy(self, text: str) -> str:
-        """One short line without the API key and without a final full stop."""
-        key = _key()
-        text = " ".join((text.replace(key, "***") if key else text).split())
-        return (text if len(text) <= 300 else f"{text[:300]}...").rstrip(". ")
 
 
 def _open(base_url: str) -> AsyncOpenAI:
@@ -203,10 +194,8 @@ def _message(body: object) -> str:
     return "" if body is None else str(body)
 
 
-def _overflows(details: Mapping[str, Any], message: str, body: Mapping[str, Any]) -> bool:
+def _overflows(details: Mapping[str, Any], message: str) -> bool:
     if details.get("param") == "input_tokens" or _WINDOW.search(message):
         return True
-    if {str(details.get("code")), str(details.get("type"))} & _OVERFLOW_CODES:
-        return True
     # vLLM first cuts max_tokens to the free room; this is its message if the prompt alone fills the window
-    return "max_tokens must be at least 1" in message and body.get("max_tokens", 0) >= 1
+    return _NO_ROOM in message or bool({str(details.get("code")), str(details.get("type"))} & _OVERFLOW_CODES)

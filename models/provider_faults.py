@@ -5,7 +5,7 @@ import os
 from ..errors import ContextOverflow, DubitoError, ModelFault, UserFault
 from ..settings import settings
 
-_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
+TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _TRANSIENT_NAMES = frozenset(
     {
         "APIConnectionError",
@@ -22,7 +22,7 @@ _TRANSIENT_NAMES = frozenset(
     }
 )
 """Class names, own or inherited, of openai, anthropic, httpx, aiohttp, requests, botocore and Google."""
-_LONGEST_REASON = 500
+_LONGEST = 300
 
 
 def provider_fault(endpoint: str, error: Exception) -> DubitoError:
@@ -41,10 +41,24 @@ def provider_fault(endpoint: str, error: Exception) -> DubitoError:
     return UserFault(f"{endpoint}: {type(error).__name__}: {reason}.")
 
 
+def langchain_name(model: object) -> str:
+    """The name of a LangChain object that was given none: its class and, if it tells, its model."""
+    kind = f"langchain:{type(model).__name__}"
+    names = (getattr(model, field, None) for field in ("model_name", "model"))
+    return next((f"{kind}#{name}" for name in names if name and isinstance(name, str)), kind)
+
+
 def api_key() -> str:
     """The API key in the settings, else OPENAI_API_KEY; empty without either."""
     key = settings().api_key
     return (key.get_secret_value() if key else os.environ.get("OPENAI_API_KEY", "")).strip()
+
+
+def one_line(text: str) -> str:
+    """One short line without the API key and without a final full stop."""
+    key = api_key()
+    line = " ".join((text.replace(key, "***") if key else text).split()).rstrip(".")
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 def _is_transient(error: Exception, names: set[str]) -> bool:
@@ -52,7 +66,7 @@ def _is_transient(error: Exception, names: set[str]) -> bool:
         return False
     status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(status, int):
-        return status in _TRANSIENT_STATUS or status >= 500
+        return status in TRANSIENT_STATUS or status >= 500
     # LangChain's own classes have this attribute
     if isinstance(retryable := getattr(error, "is_retryable", None), bool):
         return retryable
@@ -60,13 +74,9 @@ def _is_transient(error: Exception, names: set[str]) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """One line without a final full stop and without the API key; the server's own message if there is one."""
+    """The server's own message if there is one, else the error's, with its cause."""
     body = getattr(error, "body", None)
     message = body.get("message") if isinstance(body, dict) else None
     text = message if isinstance(message, str) and message else str(error)
-    line = " ".join(text.split()).rstrip(".") or type(error).__name__
-    if error.__cause__ is not None and str(error.__cause__):
-        line = f"{line} ({' '.join(str(error.__cause__).split())})"
-    if key := api_key():
-        line = line.replace(key, "***")
-    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
+    line = one_line(text) or type(error).__name__
+    return f"{line} ({cause})" if (cause := one_line(str(error.__cause__ or ""))) else line

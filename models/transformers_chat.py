@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from ..errors import UserFault
 from .batching import Worker
 from .chat_text import ChatText
-from .generation import Request, check_options, check_sampling, tokens_read
-from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Token
+from .generation import Request, check_options, check_sampling, choice, scores
+from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores
 from .local_weights import first_line, quiet_loading, torch_faults
 
 _missing = ""
@@ -80,9 +80,7 @@ class TransformersChat:
         def work(decoder: Decoder) -> Choice:
             prompt = decoder.text.prompt(messages, thinking=False)[0]
             replies = [[*decoder.text.plain(option), *decoder.text.end_of_turn] for option in options]
-            totals = [sum(logprobs) for logprobs in decoder.score(prompt, replies)]
-            shares = torch.tensor(totals, dtype=torch.float64).softmax(-1).tolist()
-            return Choice(dict(zip(options, shares, strict=True)), tokens_read(prompt, replies))
+            return choice(options, prompt, replies, decoder.score(prompt, replies))
 
         return await self._run(work)
 
@@ -92,11 +90,7 @@ class TransformersChat:
         def work(decoder: Decoder) -> Scores:
             prompt = decoder.text.prompt(messages, thinking=False)[0]
             replies = [decoder.text.plain(text) for text in continuations]
-            scored = tuple(
-                tuple(map(Token, decoder.text.pieces(reply), logprobs))
-                for reply, logprobs in zip(replies, decoder.score(prompt, replies), strict=True)
-            )
-            return Scores(scored, tokens_read(prompt, replies))
+            return scores(decoder.text, prompt, replies, decoder.score(prompt, replies))
 
         return await self._run(work)
 

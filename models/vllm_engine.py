@@ -8,17 +8,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..errors import CapabilityMissing, ContextOverflow, UserFault
+from ..errors import CapabilityMissing, UserFault
 from .background import await_in_background
 from .engine_options import EngineOptions, engine_options
 from .engine_process import Engine, start_engine
-from .generation import SampledTokens, check_options, check_sampling, tokens_read
-from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
+from .generation import SampledTokens, check_fit, check_options, check_sampling, choice, scores
+from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Tokens
 from .local_weights import check_folder
 from .postprocess import completion
 from .thinking import first_stop
 
 Answer = TypeVar("Answer")
+
+_LONGER = "a longer window (?max_model_len=N)"
 
 
 class EngineChat:
@@ -68,11 +70,8 @@ class EngineChat:
         async def ask(engine: Engine) -> Choice:
             prompt = await asyncio.to_thread(lambda: engine.text.prompt(messages, thinking=False)[0])
             replies = [[*engine.text.plain(option), *engine.text.end_of_turn] for option in options]
-            self._fit(engine, len(prompt), max(map(len, replies)))
-            totals = np.array([sum(logprobs) for logprobs in await engine.follow(prompt, replies)])
-            shares = np.exp(totals - totals.max())
-            chances = (shares / shares.sum()).tolist()
-            return Choice(dict(zip(options, chances, strict=True)), tokens_read(prompt, replies))
+            check_fit(self.name, engine.window, len(prompt), max(map(len, replies)), _LONGER)
+            return choice(options, prompt, replies, await engine.follow(prompt, replies))
 
         return await self._with_engine(ask)
 
@@ -82,13 +81,8 @@ class EngineChat:
         async def ask(engine: Engine) -> Scores:
             prompt = await asyncio.to_thread(lambda: engine.text.prompt(messages, thinking=False)[0])
             replies = [engine.text.plain(text) for text in continuations]
-            self._fit(engine, len(prompt), max(map(len, replies), default=0))
-            logprobs = await engine.follow(prompt, replies)
-            scored = (
-                tuple(map(Token, engine.text.pieces(reply), values))
-                for reply, values in zip(replies, logprobs, strict=True)
-            )
-            return Scores(tuple(scored), tokens_read(prompt, replies))
+            check_fit(self.name, engine.window, len(prompt), max(map(len, replies), default=0), _LONGER)
+            return scores(engine.text, prompt, replies, await engine.follow(prompt, replies))
 
         return await self._with_engine(ask)
 
@@ -159,11 +153,10 @@ class EngineChat:
     ) -> tuple[Reply, list[int], list[SampledTokens]]:
         """room: tokens of the window that stay free behind the longest continuation."""
         prompt, starts_thinking = await asyncio.to_thread(engine.text.prompt, messages, thinking=sampling.thinking)
-        self._fit(engine, len(prompt), 1 + room)
-        distinct = sampling.n if sampling.temperature > 0 else 1
+        check_fit(self.name, engine.window, len(prompt), 1 + room, _LONGER)
         drawn = await engine.sample(
             prompt,
-            n=distinct,
+            n=sampling.distinct,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
@@ -174,7 +167,7 @@ class EngineChat:
             detokenize=bool(sampling.stop),
         )
         written = sum(len(sample.ids) for sample in drawn)
-        copies = sampling.n // distinct
+        copies = sampling.n // sampling.distinct
 
         def completions() -> tuple[Reply, list[int], list[SampledTokens]]:
             parts = tuple(
@@ -191,14 +184,6 @@ class EngineChat:
             return Reply(parts * copies, Tokens(len(prompt), written)), prompt, drawn * copies
 
         return await asyncio.to_thread(completions)
-
-    def _fit(self, engine: Engine, prompt: int, reply: int) -> None:
-        if prompt + reply > engine.window:
-            raise ContextOverflow(
-                f"The prompt has {prompt:,} tokens and its reply needs {reply:,} or more, but the context window of "
-                f"{self.name} has {engine.window:,}: use fewer or shorter chunks, or a longer window "
-                "(?max_model_len=N)."
-            )
 
 
 def open_engine(name: str) -> EngineChat:

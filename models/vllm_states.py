@@ -75,7 +75,7 @@ class StatesServer:
 
     async def _read(self, model: str, ids: tuple[int, ...], *, logprobs: bool) -> Reading:
         body: dict[str, Any] = {"model": model, **_ONE_TOKEN, "prompt": list(ids)}
-        reply = await self._server.post("/completions", body | ({"prompt_logprobs": 0} if logprobs else {}))
+        reply = await self._server.request("/completions", body | ({"prompt_logprobs": 0} if logprobs else {}))
         with self._server.reading():
             answer = reply.get("kv_transfer_params") or {}
             path = answer.get("hidden_states_path")
@@ -157,7 +157,7 @@ async def refuse_extraction(server: Server, model: str) -> None:
     log-probabilities are right, the samples are not), or crash (with top-k). The texts do not always show the fault, so
     such a server is never sampled from.
     """
-    reply = await server.post("/completions", {"model": model, **_ONE_TOKEN, "prompt": [0]})
+    reply = await server.request("/completions", {"model": model, **_ONE_TOKEN, "prompt": [0]})
     with server.reading():
         path = (reply.get("kv_transfer_params") or {}).get("hidden_states_path")
     if path is not None:

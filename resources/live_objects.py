@@ -47,17 +47,15 @@ async def as_retriever(
     from langchain_core.retrievers import BaseRetriever  # noqa: PLC0415 - LangChain loads when first needed
     from langchain_core.vectorstores import VectorStore  # noqa: PLC0415
 
-    is_semantic = chunker.strip().startswith("semantic:")
-    if not isinstance(retriever, BaseRetriever | VectorStore):
-        live = retriever
-    else:
+    live = retriever
+    if isinstance(retriever, BaseRetriever | VectorStore):
         from ..retrieval.langchain_retriever import LangChainRetriever  # noqa: PLC0415
 
-        live = cast("Retriever", LangChainRetriever(retriever, await encoder()))
-    if not is_semantic:
-        return live
+        live = LangChainRetriever(retriever, await encoder())
+    if not chunker.strip().startswith("semantic:"):
+        return cast("Retriever", live)
     from ..retrieval.chunkers import chunker_for  # noqa: PLC0415 - faiss loads when first needed
     from ..retrieval.rechunk import Rechunked  # noqa: PLC0415
 
     opened = await encoder()
-    return Rechunked(live, await chunker_for(chunker, opened), opened)
+    return Rechunked(cast("Retriever", live), await chunker_for(chunker, opened), opened)

@@ -61,7 +61,7 @@ def open_encoder(name: str) -> Encoder:
     Raises `UserFault` for an unknown name.
     """
     from ..models.embedding_cache import CachedEncoder  # noqa: PLC0415 - backends load when first needed
-    from ..models.encoders import SentenceTransformersEncoder, openai_encoder  # noqa: PLC0415
+    from ..models.encoders import SentenceTransformersEncoder, ServerEncoder  # noqa: PLC0415
     from ..models.weights import minilm_folder  # noqa: PLC0415
 
     kind, _, rest = name.partition(":")
@@ -72,7 +72,7 @@ def open_encoder(name: str) -> Encoder:
         encoder = SentenceTransformersEncoder(name, rest)
     elif kind == "openai" and "#" in rest:
         url, _, model = rest.partition("#")
-        encoder = openai_encoder(name, url, model)
+        encoder = ServerEncoder(name, url, model)
     else:
         raise UserFault(f"There is no encoder named '{name}': use one of {ENCODER_NAMES}.")
     return CachedEncoder(encoder, settings().cache / "embeddings.sqlite")

@@ -51,12 +51,18 @@ BATCH = 64
 DELAY_MS = 1000
 """The longest wait of a finished span for others, in milliseconds. A process that is killed loses waiting spans."""
 
+_TEXTS = {"messages", "options", "continuations"}
+
 _logger = logging.getLogger(__name__)
 
 
 def begin_for(endpoint: str, headers: Mapping[str, str] | None) -> Callable[[], None]:
     """Export to the collector at this URL. The returned function sends the last spans and ends the export."""
-    _refuse_foreign()
+    if LangChainInstrumentor().is_instrumented_by_opentelemetry:
+        raise UserFault(
+            "LangChain is already instrumented with another provider: give that provider to export_spans, "
+            "export_spans(provider=...)."
+        )
     collector = Collector(endpoint, headers)
     name = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "dubito"), "service.version": version("dubito")}
     limits = SpanLimits(max_span_attributes=MOST_ATTRIBUTES)
@@ -92,14 +98,6 @@ def begin(provider: TracerProvider) -> Callable[[], None]:
     return stop
 
 
-def _refuse_foreign() -> None:
-    if LangChainInstrumentor().is_instrumented_by_opentelemetry:
-        raise UserFault(
-            "LangChain is already instrumented with another provider: give that provider to export_spans, "
-            "export_spans(provider=...)."
-        )
-
-
 class _Spans:
     """Makes the spans of model calls and of evidence."""
 
@@ -111,7 +109,7 @@ class _Spans:
         """The span of a model call. A fault ends the span as an error."""
         short = model.rpartition("#")[2]
         given = {**_request_attributes(request), **get_metadata_attributes(metadata={"llm": model, "verb": verb})}
-        given |= get_llm_attributes(model_name=short, invocation_parameters=_parameters(request))
+        given |= get_llm_attributes(model_name=short)
         given |= get_span_kind_attributes("llm")
         span = self._tracer.start_as_current_span(f"{verb} {short}", context=_of_node(), attributes=given)
         # without this, a LangChain model makes a second span of the call, and its tokens count twice
@@ -141,17 +139,13 @@ def _of_node() -> Context | None:
     return None if span is None else set_span_in_context(span)
 
 
-def _parameters(request: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in request.items() if name not in {"messages", "options", "continuations"}}
-
-
 def _request_attributes(request: Mapping[str, Any]) -> dict[str, Any]:
-    asked = {name: request[name] for name in ("messages", "options", "continuations") if name in request}
+    asked = {name: value for name, value in request.items() if name in _TEXTS}
+    parameters = {name: value for name, value in request.items() if name not in _TEXTS}
     messages = [Message(role=one["role"], content=one["content"]) for one in request["messages"]]
-    text = json.dumps(asked, ensure_ascii=False)
     return {
-        **get_input_attributes(text, mime_type="application/json"),
-        **get_llm_attributes(input_messages=messages),
+        **get_input_attributes(json.dumps(asked, ensure_ascii=False), mime_type="application/json"),
+        **get_llm_attributes(input_messages=messages, invocation_parameters=parameters),
     }
 
 

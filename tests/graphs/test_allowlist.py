@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,20 +101,6 @@ async def test_the_other_forms_of_a_graph_are_no_way_around(allow: Any) -> None:
     await refused(chats.build("df_rag", resources(llm)).compile(), {"llm": SERVER}, said)
     await refused(reviewed.build("dense_rag", resources(llm)).compile(), {"llm": SERVER})
     assert llm.calls == []
-
-
-async def test_two_users_at_once_are_each_held_to_it(allow: Any) -> None:
-    allow(f"llm={SERVER}")
-    graph: Any = vanilla_rag.build(resources(chat())).compile()
-    one: Any
-    other: Any
-    one, other = await asyncio.gather(
-        graph.ainvoke(INPUT, context={"llm": SERVER}),
-        graph.ainvoke(INPUT, context={"llm": f"{SERVER}2"}),
-        return_exceptions=True,
-    )
-    assert one["answer"] == "the Lune"
-    assert isinstance(other, Forbidden)
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,6 @@ def test_context_variables_are_seen() -> None:
     assert run_in_background(read()) == "none"
 
 
-async def test_may_be_called_while_another_loop_runs() -> None:
-    loop, _ = run_in_background(loop_and_thread())
-    assert loop is not asyncio.get_running_loop()
-
-
 def test_refuses_on_its_own_loop_instead_of_waiting_for_ever() -> None:
     async def inner() -> int:
         return 1

@@ -1,7 +1,5 @@
 """A model that is asked the same once: what counts as the same, and that what comes back is what was said."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Judges without weights: what the LLM is asked, how similarity becomes a probability, which names are known."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 from dubito.errors import ContractFault, ModelFault, UserFault
 from dubito.models.cross_encoder import label_columns, weights_identity
-from dubito.models.interfaces import LABELS, Choice, Encoder, Judge, Message, Tokens, Vectors
+from dubito.models.interfaces import Choice, Encoder, Judge, Message, Tokens, Vectors
 from dubito.models.judges import SLOPE, THRESHOLD, LLMJudge, SimilarityJudge, open_judge
 from dubito.prompts import unparsed
 from dubito.state.answer_text import normalised
@@ -22,15 +20,6 @@ QUESTION = "Which river flows past Lancaster?"
 
 
 # --- the LLM ---
-
-
-def test_what_the_llm_is_asked_differs_between_pairs_only_at_the_end() -> None:
-    system, user = unparsed.entailment(QUESTION, "the Lune", "the river Lune")
-    assert all(label in system["content"] for label in LABELS)
-    assert user["content"].startswith(f"Question: {QUESTION}\nFirst answer: the Lune\nSecond answer: the river Lune\n")
-    other_system, other = unparsed.entailment(QUESTION, "the Lune", "the Wyre")
-    assert other_system == system
-    assert other["content"].startswith(f"Question: {QUESTION}\nFirst answer: the Lune\nSecond answer: the Wyre\n")
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -72,12 +61,6 @@ async def test_a_reply_that_names_no_label_is_a_row_of_nan() -> None:
     judged = await LLMJudge("llm", llm).judge(QUESTION, [("a", "b"), ("b", "a")])
     np.testing.assert_array_equal(np.sort(np.isnan(judged).sum(axis=1)), [0, 3])
     np.testing.assert_array_equal(judged[~np.isnan(judged).any(axis=1)], [[0, 1, 0]])
-
-
-async def test_other_faults_of_the_llm_leave() -> None:
-    llm = ScriptedChat(pick=lambda *_: "neutral", faults=[ModelFault("scripted", "timed out")])
-    with pytest.raises(ModelFault, match="timed out"):
-        await LLMJudge("llm", llm).judge(QUESTION, [("a", "b"), ("b", "a")])
 
 
 # --- similarity ---

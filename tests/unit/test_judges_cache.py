@@ -1,7 +1,5 @@
 """A judge's memory: each pair once, whoever asks, in whatever loop, and on disk where that is allowed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3
@@ -85,14 +83,6 @@ async def test_an_ordered_pair_is_judged_once() -> None:
     np.testing.assert_array_equal(await judge.judge(QUESTION, again), rows(QUESTION, again))
     assert stub.asked[1:] == [[("c", "a")]]
     assert judge.name == "stub"
-
-
-async def test_another_question_is_another_judgement() -> None:
-    stub = StubJudge()
-    judge = RememberingJudge(stub, group=10)
-    for question in (QUESTION, "Which river is longest?"):
-        np.testing.assert_array_equal(await judge.judge(question, PAIRS), rows(question, PAIRS))
-    assert stub.asked == [PAIRS, PAIRS]
 
 
 def test_where_one_text_ends_is_part_of_the_key() -> None:
@@ -197,27 +187,6 @@ async def test_a_fault_reaches_all_who_wait_and_is_not_remembered() -> None:
     np.testing.assert_array_equal(await judge.judge(QUESTION, [PAIRS[0]]), rows(QUESTION, [PAIRS[0]]))
 
 
-async def test_groups_that_were_finished_before_a_fault_are_remembered() -> None:
-    class Picky(StubJudge):
-        async def judge(self, question: str, pairs: Sequence[Pair]) -> Judgements:
-            if pairs[0] == PAIRS[1] and len(self.asked) < 3:
-                await until(finished)
-                raise ModelFault("stub", "timed out")
-            judged = await super().judge(question, pairs)
-            if len(self.asked) == 2:
-                asyncio.get_running_loop().call_later(0.01, finished.set)
-            return judged
-
-    finished = threading.Event()
-    stub = Picky()
-    judge = RememberingJudge(stub, group=1)
-    with pytest.raises(ModelFault):
-        await judge.judge(QUESTION, PAIRS)
-    stub.asked = [[]] * 3
-    await judge.judge(QUESTION, PAIRS)
-    assert stub.asked[3:] == [[PAIRS[1]]]
-
-
 async def test_if_the_first_gives_up_another_judges() -> None:
     stub = StubJudge(gate=threading.Event())
     judge = RememberingJudge(stub, group=10)
@@ -271,28 +240,6 @@ def test_callers_in_several_loops_share_one_judgement() -> None:
     assert stub.asked == [PAIRS]
 
 
-def test_one_loop_after_another() -> None:
-    stub = StubJudge()
-    judge = RememberingJudge(stub, group=10)
-    for _ in range(2):
-        np.testing.assert_array_equal(asyncio.run(judge.judge(QUESTION, PAIRS)), rows(QUESTION, PAIRS))
-    assert stub.asked == [PAIRS]
-
-
-def test_a_loop_that_ends_early_leaves_nothing_claimed() -> None:
-    stub = StubJudge(gate=threading.Event())
-    judge = RememberingJudge(stub, group=10)
-
-    async def give_up() -> None:
-        await asyncio.wait_for(judge.judge(QUESTION, PAIRS), 0.01)
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(give_up())
-    assert stub.gate is not None
-    stub.gate.set()
-    np.testing.assert_array_equal(asyncio.run(judge.judge(QUESTION, PAIRS)), rows(QUESTION, PAIRS))
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_does_not_wait_for_its_parents_judge() -> None:
     code = (
@@ -323,14 +270,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "judgements.sqlite"
 
 
-def stored(path: Path, stub: StubJudge, identity: str | None = "weights") -> RememberingJudge:
+def stored(path: Path, stub: StubJudge, identity: bytes | None = b"weights") -> RememberingJudge:
     return RememberingJudge(stub, 10, JudgementStore(path, lambda: identity))
 
 
 async def test_another_process_finds_what_was_judged(path: Path) -> None:
-    await stored(path, StubJudge()).judge(QUESTION, PAIRS)
     second = StubJudge()
-    judged = await stored(path, second).judge(QUESTION, [PAIRS[2], ("new", "pair"), PAIRS[0]])
+    with blockbuster_ctx():
+        await stored(path, StubJudge()).judge(QUESTION, PAIRS)
+        judged = await stored(path, second).judge(QUESTION, [PAIRS[2], ("new", "pair"), PAIRS[0]])
     np.testing.assert_array_equal(judged, rows(QUESTION, [PAIRS[2], ("new", "pair"), PAIRS[0]]))
     assert second.asked == [[("new", "pair")]]
 
@@ -338,7 +286,7 @@ async def test_another_process_finds_what_was_judged(path: Path) -> None:
 async def test_other_weights_judge_anew(path: Path) -> None:
     await stored(path, StubJudge()).judge(QUESTION, PAIRS)
     other = StubJudge()
-    await stored(path, other, "other weights").judge(QUESTION, PAIRS)
+    await stored(path, other, b"other weights").judge(QUESTION, PAIRS)
     assert other.asked == [PAIRS]
 
 
@@ -358,20 +306,6 @@ async def test_unsure_rows_are_not_stored(path: Path) -> None:
     assert second.asked == [[PAIRS[1]]]
 
 
-async def test_many_pairs_and_odd_texts(path: Path) -> None:
-    pairs = [(str(i), "x") for i in range(40)] + [("", ""), ("\ud800", "\0"), ("'; DROP TABLE entries; --", "é")]
-    await stored(path, StubJudge()).judge(QUESTION, pairs)
-    second = StubJudge()
-    np.testing.assert_array_equal(await stored(path, second).judge(QUESTION, pairs), rows(QUESTION, pairs))
-    assert second.asked == []
-
-
-async def test_nothing_of_it_blocks_the_loop(path: Path) -> None:
-    with blockbuster_ctx():
-        for _ in range(2):
-            await stored(path, StubJudge()).judge(QUESTION, PAIRS)
-
-
 def count(path: Path) -> int:
     with closing(sqlite3.connect(path)) as database:
         return int(database.execute("SELECT count(*) FROM entries").fetchone()[0])
@@ -382,7 +316,7 @@ def change(path: Path, statement: str) -> None:
         database.execute(statement)
 
 
-@pytest.mark.parametrize("value", ["x'0011'", "zeroblob(25)", "'text'", "x'000000000000f87f' || zeroblob(16)"])
+@pytest.mark.parametrize("value", ["x'0011'", "x'000000000000f87f' || zeroblob(16)"])
 async def test_damaged_rows_are_judged_anew(path: Path, value: str) -> None:
     await stored(path, StubJudge()).judge(QUESTION, PAIRS)
     change(path, f"UPDATE entries SET value = CAST({value} AS BLOB) WHERE key = (SELECT min(key) FROM entries)")

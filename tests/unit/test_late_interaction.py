@@ -1,7 +1,5 @@
 """The document graph by late interaction: MaxSim against plain loops, candidates, what is kept and extended."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Sequence

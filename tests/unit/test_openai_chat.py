@@ -1,7 +1,5 @@
 """The OpenAI-compatible backend against a local HTTP server: what it sends, what it reads, what it makes of faults."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
@@ -11,16 +9,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
-from dubito.errors import CapabilityMissing, ContextOverflow, ContractFault, ModelFault, UserFault
-from dubito.models import openai_server
+from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, UserFault
 from dubito.models.interfaces import ChatModel, Message, Sampling, Tokens
 from dubito.models.openai_chat import OpenAIChat
 from dubito.settings import settings
+from dubito.tests.stub_server import Stub, serving
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
@@ -111,27 +108,9 @@ def test_it_is_a_chat_model_that_says_what_it_can(vllm: OpenAIChat, plain: OpenA
 
 @pytest.mark.parametrize(
     "url",
-    [
-        *(
-            "",
-            "127.0.0.1:8000/v1",
-            "localhost",
-            "ftp://h/v1",
-            "http://",
-            "http://a b/v1",
-            "http://a..b/v1",
-            "http://h/\x00",
-        ),
-        *(
-            "http://h:port/v1",
-            "http://h:0/v1",
-            "http://h:99999/v1",
-            "http://[::1/v1",
-            "http://h/v1?key=1",
-            "http://h/v1#m",
-        ),
-    ],
-)
+    ["", "127.0.0.1:8000/v1", "ftp://h/v1", "http://", "http://a b/v1", "http://a..b/v1", "http://h:0/v1",
+     "http://h:99999/v1", "http://[::1/v1", "http://h/v1?key=1", "http://h/v1#m"],
+)  # fmt: skip
 def test_a_base_url_that_is_none_is_the_users_fault(url: str) -> None:
     with pytest.raises(UserFault, match=r"is not the base URL of a server; write it as in http://127.0.0.1:8000/v1\."):
         OpenAIChat("n", url)
@@ -215,7 +194,7 @@ async def test_a_server_that_ignores_n_is_asked_for_the_rest(httpserver: HTTPSer
 
 
 async def test_no_continuations_cannot_be_asked_for(vllm: OpenAIChat) -> None:
-    with pytest.raises(UserFault, match="n must be 1 or more, not 0"):
+    with pytest.raises(UserFault, match="n and max_tokens must be 1 or more, not 0 and 256"):
         await vllm.complete(ASK, Sampling(n=0))
 
 
@@ -246,47 +225,39 @@ async def test_log_probabilities_that_do_not_come_are_a_missing_capability(
     ("content", "pieces", "kept", "message"),
     [
         # one block before the answer; the space after it belongs to no token of the answer
-        (
-            "<think>hm</think>\n\nParis",
-            ["<think>", "hm", "</think>", "\n\n", "Par", "is", "<end>"],
-            ["Par", "is", ""],
-            {},
-        ),
+        ("<think>hm</think>\n\nParis", "<think>|hm|</think>|\n\n|Par|is|<end>", ["Par", "is", ""], {}),
         # the space may be in the answer's first token, or in the last of the mark's
-        ("<think>hm</think> Paris", ["<think>", "hm", "</think>", " Paris"], ["Paris"], {}),
-        ("<think>hm</think> Paris", ["<think>", "hm", "</think> ", "Paris"], ["Paris"], {}),
+        ("<think>hm</think> Paris", "<think>|hm|</think>| Paris", ["Paris"], {}),
+        ("<think>hm</think> Paris", "<think>|hm|</think> |Paris", ["Paris"], {}),
         # a mark spelled in several tokens
-        ("<think>hm</think>Paris", ["<", "think", ">hm", "</", "think", ">", "Paris"], ["Paris"], {}),
+        ("<think>hm</think>Paris", "<|think|>hm|</|think|>|Paris", ["Paris"], {}),
         # the reply begins inside the thought
-        ("hm</think>Paris", ["hm", "</think>", "Paris", "<end>"], ["Paris", ""], {}),
+        ("hm</think>Paris", "hm|</think>|Paris|<end>", ["Paris", ""], {}),
         # the server has split off the thinking, its tokens are still listed
-        ("Paris", ["hm", "</think>", "\n", "Paris"], ["Paris"], {"reasoning": "hm"}),
-        ("\nParis", ["hm", "</think>", "\n", "Paris"], ["\n", "Paris"], {"reasoning": "hm"}),
+        ("\nParis", "hm|</think>|\n|Paris", ["\n", "Paris"], {"reasoning": "hm"}),
         # one token holds the end of the thought and the start of the answer
-        ("<think>hm</think>Paris", ["<think>", "hm</think>Par", "is"], [], {}),
+        ("<think>hm</think>Paris", "<think>|hm</think>Par|is", [], {}),
         # the answer is not the tail
-        ("It is <think>hm</think>Paris", ["It is ", "<think>", "hm", "</think>", "Paris"], [], {}),
+        ("It is <think>hm</think>Paris", "It is |<think>|hm|</think>|Paris", [], {}),
         # nothing but thinking, closed or not
-        ("<think>hm</think>", ["<think>", "hm", "</think>", "<end>"], [""], {}),
-        ("<think>hm", ["<think>", "hm"], [], {}),
-        (None, ["hm", " hm"], [], {"reasoning_content": "hm hm"}),
+        ("<think>hm</think>", "<think>|hm|</think>|<end>", [""], {}),
+        ("<think>hm", "<think>|hm", [], {}),
+        (None, "hm| hm", [], {"reasoning_content": "hm hm"}),
         # no thinking; vLLM gives no text to the first part of a character
-        ("Paris", ["Par", "is", "<end>"], ["Par", "is", ""], {}),
-        ("\u6771 x", ["", "", "\u6771", " x", "<end>"], ["", "", "\u6771", " x", ""], {}),
-        ("", ["<end>"], [""], {}),
+        ("\u6771 x", "||\u6771| x|<end>", ["", "", "\u6771", " x", ""], {}),
         # token texts that do not add up to the reply are left as they came
-        ("\u6771", ["\ufffd", "\ufffd", "<end>"], ["\ufffd", "\ufffd", "<end>"], {}),
+        ("\u6771", "\ufffd|\ufffd|<end>", ["\ufffd", "\ufffd", "<end>"], {}),
     ],
 )
 async def test_the_tokens_are_those_of_the_answer(
-    httpserver: HTTPServer, content: str | None, pieces: list[str], kept: list[str], message: dict[str, str]
+    httpserver: HTTPServer, content: str | None, pieces: str, kept: list[str], message: dict[str, str]
 ) -> None:
     vllm = OpenAIChat("vllm:here", httpserver.url_for("/v1"), "m")
-    tokens = [token(piece, -float(i)) for i, piece in enumerate(pieces)]
+    tokens = [token(piece, -float(i)) for i, piece in enumerate(pieces.split("|"))]
     serve(httpserver, reply(one(content, tokens, message=message)))
     completion = (await vllm.complete(ASK, Sampling(logprobs=True, thinking=True))).completions[0]
     assert [t.text for t in completion.tokens] == kept
-    assert [t.logprob for t in completion.tokens] == [-float(i) for i in range(len(pieces))][len(pieces) - len(kept) :]
+    assert [t.logprob for t in completion.tokens] == [-float(i) for i in range(len(tokens))][len(tokens) - len(kept) :]
     assert "hm" not in completion.text
 
 
@@ -421,7 +392,7 @@ async def test_options_beyond_the_alternatives_told_are_all_scored(
 @pytest.mark.parametrize("options", [[], ["yes"], ["yes", "yes"], ["yes", "no", "yes"], ["yes", " "], ["yes", "yes "]])
 async def test_a_choice_needs_two_different_options(vllm: OpenAIChat, plain: OpenAIChat, options: list[str]) -> None:
     for chat in (vllm, plain):
-        with pytest.raises(UserFault, match="at least two different, non-empty options"):
+        with pytest.raises(UserFault, match="at least two different options, each with text"):
             await chat.choose(ASK, options)
 
 
@@ -463,23 +434,9 @@ async def test_a_reply_whose_options_are_improbable_is_parsed(httpserver: HTTPSe
     assert (await plain.choose(ASK, ["yes", "no"])).probabilities == {"yes": 0.0, "no": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "best"),
-    [
-        ("yes", ["yes", "no"], "yes"),
-        (" **Yes!**\n", ["yes", "no"], "yes"),
-        ("No, it does not.", ["yes", "no"], "no"),
-        ("<think>yes or no?</think>no", ["yes", "no"], "no"),
-        ("contrary", ["contra", "contrary"], "contrary"),
-        ("The score is 10.", ["1", "10"], "10"),
-    ],
-)
-async def test_a_reply_without_log_probabilities_is_parsed(
-    httpserver: HTTPServer, plain: OpenAIChat, text: str, options: list[str], best: str
-) -> None:
-    serve(httpserver, reply(one(text)))
-    choice = await plain.choose(ASK, options)
-    assert choice.probabilities == {option: float(option == best) for option in options}
+async def test_a_reply_without_log_probabilities_is_parsed(httpserver: HTTPServer, plain: OpenAIChat) -> None:
+    serve(httpserver, reply(one("<think>yes or no?</think>No, it does not.")))
+    assert (await plain.choose(ASK, ["yes", "no"])).probabilities == {"yes": 0.0, "no": 1.0}
 
 
 async def test_an_unclear_reply_is_asked_about_once(httpserver: HTTPServer, plain: OpenAIChat) -> None:
@@ -493,14 +450,6 @@ async def test_an_unclear_reply_is_asked_about_once(httpserver: HTTPServer, plai
     assert second[len(first)] == {"role": "assistant", "content": "Yes and no."}
     assert second[-1]["role"] == "user"
     assert "no | yes" in second[-1]["content"]
-
-
-async def test_a_reply_that_stays_unclear_breaks_the_contract(httpserver: HTTPServer, plain: OpenAIChat) -> None:
-    serve(httpserver, reply(one("")), reply(one("Perhaps.")))
-    with pytest.raises(ContractFault, match=r"of the options: yes \| no\.") as caught:
-        await plain.choose(ASK, ["yes", "no"])
-    assert caught.value.reply == "Perhaps."
-    assert len(httpserver.log) == 2
 
 
 async def test_a_server_that_refuses_log_probabilities_is_asked_without(
@@ -687,8 +636,7 @@ async def test_a_refused_key_is_the_users_fault_and_is_not_shown(
         (
             error(
                 "This model's maximum context length is 4096 tokens. However, your prompt contains at least 4097 input "
-                "tokens, which exceeds this limit even without any output tokens. Please reduce the length of the "
-                "input prompt. (parameter=input_tokens, value=4097)",
+                "tokens, which exceeds this limit even without any output tokens.",
                 param="input_tokens",
             ),
             r"its reply \(at least 4097 tokens\) do not fit the context window of 4096 tokens of m at http",
@@ -696,31 +644,19 @@ async def test_a_refused_key_is_the_users_fault_and_is_not_shown(
         (
             error(
                 "max_tokens=9000 cannot be greater than max_model_len=4096. Please request fewer output tokens. "
-                "(parameter=max_tokens, value=9000)",
-                param="max_tokens",
+                "(parameter=max_tokens, value=9000)"
             ),
             r"its reply \(9000 tokens\) do not fit the context window of 4096 tokens",
         ),
-        (
-            error("max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)", param="max_tokens"),
-            "its reply do",
-        ),
+        (error("max_tokens must be at least 1, got 0.", param="max_tokens"), "its reply do"),
         (
             error(
                 "The decoder prompt (length 4096) plus the number of requested output tokens (at least 1) is longer "
-                "than the maximum model length of 4096. Make sure that `max_model_len` is no smaller."
+                "than the maximum model length of 4096."
             ),
             "its reply do not fit the context window of 4096 tokens",
         ),
         (error("No numbers.", param="input_tokens"), "its reply do not fit the context window of m at http"),
-        (
-            error(
-                "This model's maximum context length is 8192 tokens. However, your messages resulted in 10021 tokens.",
-                code="context_length_exceeded",
-                param="messages",
-            ),
-            r"its reply \(10021 tokens\) do not fit the context window of 8192 tokens",
-        ),
         (error("Too long.", code="context_length_exceeded"), "its reply do not fit the context window of m"),
         (
             error(
@@ -747,13 +683,9 @@ async def test_what_does_not_fit_is_an_overflow(
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (
-            400,
-            error("temperature must be non-negative, got -1.0."),
-            r"\(HTTP 400\): temperature must be non-negative, got -1.0\.$",
-        ),
-        (400, error("Unsupported parameter: 'max_tokens'.", param="max_tokens"), "Unsupported parameter: 'max_tokens'"),
+        (400, error("Unsupported 'top_k'."), r"\(HTTP 400\): Unsupported 'top_k'\.$"),
         (413, {"detail": "Too big"}, r"\(HTTP 413\): Too big\."),
+        (400, error("x" * 5000), r": x{300}…\.$"),
         (422, {"detail": [{"loc": "body"}]}, "loc"),
         (400, {"error": "plain words"}, "plain words"),
         (418, [], "HTTP 418"),
@@ -768,49 +700,30 @@ async def test_other_refusals_are_the_users_fault_in_the_servers_words(
     assert type(caught.value) is UserFault
 
 
-async def test_asking_for_no_tokens_is_not_an_overflow(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
-    fails(httpserver, 400, error("max_tokens must be at least 1, got 0.", param="max_tokens"))
-    with pytest.raises(UserFault) as caught:
-        await vllm.complete(ASK, Sampling(max_tokens=0))
-    assert type(caught.value) is UserFault
-
-
-async def test_a_long_message_is_cut(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
-    fails(httpserver, 400, error("x" * 5000))
-    with pytest.raises(UserFault) as caught:
-        await vllm.complete(ASK, Sampling())
-    assert len(str(caught.value)) < 500
-
-
 @pytest.mark.parametrize(
-    ("body", "kind", "message"),
+    ("body", "message"),
     [
-        ("", "application/json", "the reply is not JSON"),
-        ('{"choices": [', "application/json", "the reply is not JSON"),
-        ("", "text/plain", r"the reply is not a JSON object \(empty\)"),
-        ("<html>Bad gateway</html>", "text/html", r"not a JSON object \(<html>Bad gateway</html>\)"),
-        ("[]", "application/json", r"not a JSON object \(\[\]\)"),
-        ("null", "application/json", "not a JSON object"),
-        (
-            '{"error": {"message": "engine died", "code": 500}}',
-            "application/json",
-            "the reply is an error: engine died",
-        ),
-        ('{"error": "engine died"}', "application/json", "the reply is an error: engine died"),
-        ('{"choices": []}', "application/json", "it has no choices"),
-        ("{}", "application/json", r"malformed \(KeyError: 'choices'\)"),
-        ('{"choices": [{}]}', "application/json", r"malformed \(KeyError: 'message'\)"),
-        ('{"choices": [{"message": null}]}', "application/json", "malformed"),
-        ('{"choices": null}', "application/json", "malformed"),
-        (json.dumps(reply(one("half", finish_reason="abort"))), "application/json", r"broken off \(abort\)"),
-        (json.dumps(reply(one("a", [{"token": "a"}]))), "application/json", "malformed"),
+        ("", "the reply is not JSON"),
+        ("[]", r"not a JSON object \(\[\]\)"),
+        ('{"error": {"message": "engine died", "code": 500}}', "the reply is an error: engine died"),
+        ('{"choices": []}', "it has no choices"),
+        ("{}", r"malformed \(KeyError: 'choices'\)"),
+        ('{"choices": [{"message": null}]}', "malformed"),
+        (json.dumps(reply(one("half", finish_reason="abort"))), r"broken off \(abort\)"),
+        (json.dumps(reply(one("a", [{"token": "a"}]))), "malformed"),
     ],
 )
 async def test_a_200_that_is_no_reply_is_a_model_fault(
-    httpserver: HTTPServer, vllm: OpenAIChat, body: str, kind: str, message: str
+    httpserver: HTTPServer, vllm: OpenAIChat, body: str, message: str
 ) -> None:
-    httpserver.expect_request(CHAT).respond_with_data(body, content_type=kind)
+    httpserver.expect_request(CHAT).respond_with_data(body, content_type="application/json")
     with pytest.raises(ModelFault, match=message):
+        await vllm.complete(ASK, Sampling())
+
+
+async def test_a_page_in_place_of_a_reply_is_a_model_fault(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
+    httpserver.expect_request(CHAT).respond_with_data("<html>Bad gateway</html>", content_type="text/html")
+    with pytest.raises(ModelFault, match=r"not a JSON object \(<html>Bad gateway</html>\)"):
         await vllm.complete(ASK, Sampling())
 
 
@@ -905,67 +818,22 @@ async def test_a_key_that_cannot_be_one_is_not_shown(
     assert key not in str(caught.value)
 
 
-class KeepsConnections(BaseHTTPRequestHandler):
-    """Answers every chat over connections that stay open, which pytest-httpserver's do not."""
+def test_one_model_serves_one_event_loop_after_another() -> None:
+    with serving(Stub()) as stub:  # its connections stay open, pytest-httpserver's do not
+        chat = OpenAIChat("n", stub.url, "m")
+        complaints: list[dict[str, Any]] = []
 
-    protocol_version = "HTTP/1.1"
+        async def ask() -> int:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+            await asyncio.gather(*(chat.complete(ASK, Sampling()) for _ in range(3)))
+            await chat.complete(ASK, Sampling())
+            for _ in range(2):  # the last loop's client goes, and then whatever its going has set off
+                gc.collect()
+                await asyncio.sleep(0.1)
+            return len(chat._server._clients)
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        body = json.dumps(reply(one("a"))).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def lasting() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), KeepsConnections)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_one_model_serves_one_event_loop_after_another(lasting: str) -> None:
-    chat = OpenAIChat("n", lasting, "m")
-    complaints: list[dict[str, Any]] = []
-
-    async def ask() -> int:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        await asyncio.gather(*(chat.complete(ASK, Sampling()) for _ in range(3)))
-        await chat.complete(ASK, Sampling())
-        for _ in range(2):  # the last loop's client goes, and then whatever its going has set off
-            gc.collect()
-            await asyncio.sleep(0.1)
-        return len(chat._server._clients)
-
-    assert [asyncio.run(ask()) for _ in range(3)] == [1, 1, 1]
+        assert [asyncio.run(ask()) for _ in range(3)] == [1, 1, 1]
     assert not complaints
-
-
-async def test_a_client_is_made_outside_the_event_loops_thread(
-    httpserver: HTTPServer, vllm: OpenAIChat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[threading.Thread] = []
-    original = openai_server._open
-
-    def watched(base_url: str) -> Any:
-        threads.append(threading.current_thread())
-        return original(base_url)
-
-    monkeypatch.setattr(openai_server, "_open", watched)
-    serve(httpserver, reply(one("a")))
-    await vllm.complete(ASK, Sampling())
-    assert len(threads) == 1
-    assert threads[0] is not threading.main_thread()
 
 
 async def test_closing_drops_the_connections_and_the_next_call_opens_new_ones(

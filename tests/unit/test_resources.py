@@ -1,7 +1,5 @@
 """Names are resolved once, whatever else the callers' settings say."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs as OpenTelemetry spans, received by a collector that speaks OTLP over HTTP."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -12,10 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dubito.errors import ContextOverflow, ModelFault, UserFault
+from dubito.cli import app
+from dubito.errors import ContextOverflow, UserFault
 from dubito.graphs import df_rag
 from dubito.models.interfaces import Sampling
 from dubito.models.metering import Metered, watchers
@@ -30,28 +30,21 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from typer.testing import CliRunner
 
 NOBODY = "http://127.0.0.1:9"
 ERROR, OK = 2, 1
 
 
-@dataclass
-class Span:
-    name: str
-    id: bytes
-    parent: bytes
-    trace: bytes
-    start: int
-    end: int
-    status: int
-    message: str
-    attributes: dict[str, Any]
-    events: list[str]
-    service: str
+Span = SimpleNamespace
 
-    @property
-    def kind(self) -> str:
-        return str(self.attributes["openinference.span.kind"])
+
+def span_of(sent: Any, service: str) -> Span:
+    attributes = {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in sent.attributes}
+    ids = {"id": sent.span_id, "parent": sent.parent_span_id, "trace": sent.trace_id}
+    told = {"name": sent.name, "start": sent.start_time_unix_nano, "end": sent.end_time_unix_nano, "service": service}
+    ended = {"status": sent.status.code, "message": sent.status.message, "events": [one.name for one in sent.events]}
+    return Span(**ids, **told, **ended, attributes=attributes, kind=attributes["openinference.span.kind"])
 
 
 @dataclass
@@ -71,14 +64,7 @@ class Receiver:
         for group in request.resource_spans:
             about = {one.key: one.value.string_value for one in group.resource.attributes}
             for scope in group.scope_spans:
-                self.spans += [self._span(one, about["service.name"]) for one in scope.spans]
-
-    def _span(self, one: Any, service: str) -> Span:
-        attributes = {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in one.attributes}
-        times = one.start_time_unix_nano, one.end_time_unix_nano
-        events = [event.name for event in one.events]
-        ids = one.span_id, one.parent_span_id, one.trace_id
-        return Span(one.name, *ids, *times, one.status.code, one.status.message, attributes, events, service)
+                self.spans += [span_of(one, about["service.name"]) for one in scope.spans]
 
     def below(self, parent: Span | None) -> list[Span]:
         """Children in the order of their starts."""
@@ -265,15 +251,6 @@ async def test_a_fault_is_an_error_of_the_call_the_node_and_the_run(receiver):
         assert "The prompt is too long." in span.message
         assert "exception" in span.events
     assert "output.value" not in call.attributes
-
-
-async def test_a_fault_that_was_mended_by_a_retry_stays_visible(receiver):
-    export_spans(receiver.url)
-    await ask(chat(faults=[ModelFault("scripted", "timed out")]))
-    stop_exporting()
-    assert receiver.below(None)[0].status == OK
-    assert Counter(span.status for span in receiver.of("LLM"))[ERROR] == 1
-    assert Counter(span.name for span in receiver.spans if span.status == ERROR) == {"complete scripted": 1, "plan": 1}
 
 
 async def test_a_model_of_langchain_is_one_span_a_call(receiver):
@@ -469,17 +446,11 @@ def test_off_it_imports_nothing(receiver, variables):
     assert receiver.posts == []
 
 
-def test_the_command_line_exports(receiver, tmp_path):
+def test_the_command_line_exports(receiver):
     with serving(Stub()) as stub:
         command = ["ask", QUESTION, "--graph", "cot", "--llm", f"openai:{stub.url}#stub", "--otlp", receiver.url]
-        done = subprocess.run(
-            [sys.executable, "-m", "dubito", *command, "--json"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(app, [*command, "--json"])
+        stop_exporting()
     assert json.loads(done.stdout)["graph"] == "cot"
     [root] = receiver.below(None)
     assert root.name == "cot"
@@ -489,13 +460,6 @@ def test_the_command_line_exports(receiver, tmp_path):
 
 @pytest.mark.parametrize("verb", [["ask", "why"], ["eval", "cot", "--dataset", "q.jsonl"]])
 def test_the_command_line_refuses_what_is_no_address(verb):
-    done = subprocess.run(
-        [sys.executable, "-m", "dubito", *verb, "--otlp", "here"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, [*verb, "--otlp", "here"])
+    assert done.exit_code == 2
     assert "'here' is not the address of a collector" in done.stderr
-    assert "Traceback" not in done.stderr

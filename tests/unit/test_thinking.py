@@ -1,7 +1,5 @@
 """What of a reply is thinking and what is the answer."""
 
-from __future__ import annotations
-
 import pytest
 from dubito.models.thinking import strip_thinking
 
