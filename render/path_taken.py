@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..traces.recording import Recording
 from ..traces.steps import Step
-from .layers import Edge, layout, width_of
+from .arcs import Edge, layout, width_of
 
 START, END = "__start__", "__end__"
 

@@ -9,7 +9,7 @@ import re
 from html import escape
 from typing import Any
 
-from dubito.render.layers import layout, width_of
+from dubito.render.arcs import layout, width_of
 from mkdocs.config.defaults import MkDocsConfig
 
 EDGE = re.compile(r"^\s*(\S+) (-->|-\.->|-\. .* \.->|-- .* -->) (\S+);$", re.MULTILINE)
