@@ -148,35 +148,27 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Dot:
-    """A document in a `Flow`, its place in pixels. level: its score, 0 to 1; square, strong: its form and weight."""
+    """A document in a `Flow`.
 
-    x: float
-    y: float
+    parent: the id of the document that it is a neighbour of, null if there is none; level: its score, 0 to 1; strong:
+    it stands out; leads: the line from its parent does.
+    """
+
+    id: str
+    parent: str | None
     label: str
     tip: str
     level: float
-    square: bool
     strong: bool
-
-
-@dataclass(frozen=True)
-class Line:
-    """A link between two dots, as the path of an SVG."""
-
-    path: str
-    strong: bool
+    leads: bool
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Columns of documents and the links between them; sizes in pixels. The terminal does not draw it."""
+    """Columns of documents under headings, with a line from each parent. The terminal does not draw it."""
 
     title: str
-    columns: Sequence[tuple[float, str]]
-    dots: Sequence[Dot]
-    lines: Sequence[Line]
-    width: float
-    height: float
+    columns: Sequence[tuple[str, Sequence[Dot]]]
     note: str = ""
     kind: ClassVar[str] = "flow"
 

@@ -24,7 +24,7 @@ from dubito.render.trace_page import render
 from dubito.resources.resources import Resources
 from dubito.state.neighbourhood import NeighbourhoodContext, Pool, ScoredDocument, StopReason
 from dubito.state.sunar import SunarContext
-from dubito.tests.recorded import NEAR, RELEVANCE, RUNS, WHERE, WHO, record
+from dubito.tests.recorded import RUNS, WHERE, WHO, record
 from dubito.tests.scripted import (
     QUESTION,
     Explorer,
@@ -301,23 +301,13 @@ def test_the_batches_of_a_look_up(one_look_up: Recording) -> None:
 def test_the_drawing_leads_from_parents_to_neighbours(one_look_up: Recording) -> None:
     drawing = next(block for block in figures_of(one_look_up) if isinstance(block, Flow))
     output = one_look_up.output or {}
-    dots = {dot.label: dot for dot in drawing.dots}
-    assert dots.keys() == {f"T{document['chunk_id']}" for document in output["scored"]}
-    assert {label for label, dot in dots.items() if dot.strong} == {f"T{chunk['id']}" for chunk in output["evidence"]}
-    ends = {}
-    for document in output["scored"]:
-        chunk_id, parent = document["chunk_id"], document["parent"]
-        dot = dots[f"T{chunk_id}"]
-        assert dot.square == (parent is None)
-        assert f"(raw {RELEVANCE[chunk_id]:.3f})" in dot.tip
-        if parent is not None:
-            assert chunk_id in NEAR[parent]
-            assert dot.tip.endswith(f"neighbour of T{parent}")
-            ends[chunk_id] = (dots[f"T{parent}"].y, dot.x - 6, dot.y)
-    drawn = [line.path.replace("M", "").replace("C", " ").split() for line in drawing.lines]
-    assert sorted((float(p[1]), float(p[-2]), float(p[-1])) for p in drawn) == sorted(ends.values())
-    # evidence: n1, a neighbour of f1
-    assert sum(line.strong for line in drawing.lines) == 1
+    dots = {dot.id: dot for _, column in drawing.columns for dot in column}
+    assert {name: dot.parent for name, dot in dots.items()} == {
+        document["chunk_id"]: document["parent"] for document in output["scored"]
+    }
+    assert {name for name, dot in dots.items() if dot.strong} == {chunk["id"] for chunk in output["evidence"]}
+    assert {name for name, dot in dots.items() if dot.leads} == {"f1", "n1", "b1"}, "n1 is a neighbour of f1"
+    assert (dots["n1"].label, dots["n1"].tip) == ("Tn1", "Tn1: score 0.850 (raw 0.850), neighbour of Tf1")
 
 
 def test_a_long_exploration_is_drawn_in_part(one_look_up: Recording) -> None:
@@ -328,8 +318,8 @@ def test_a_long_exploration_is_drawn_in_part(one_look_up: Recording) -> None:
 
     batches = [Step(i, "neighbourhood", "update_frontier", (), 0, i, {}, None, [batch(i)]) for i in range(20)]
     drawing = next(block for block in look_up(batches, one_look_up) if isinstance(block, Flow))
-    assert len(drawing.dots) == 12 * 24
-    assert drawing.columns[0][1] == "batch 1: first stage, 26 not drawn"
+    assert [len(dots) for _, dots in drawing.columns] == [24] * 12
+    assert drawing.columns[0][0] == "batch 1: first stage, 26 not drawn"
     assert drawing.note.endswith("The first 12 of 20 batches are drawn.")
 
 

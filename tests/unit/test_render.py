@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from dubito.presenters.blocks import Bar, Bars, Block, Cell, Dot, Flow, Fold, Gauge, Line, Pairs, Row, Table, Words, num
+from dubito.presenters.blocks import Bar, Bars, Block, Cell, Dot, Flow, Fold, Gauge, Pairs, Row, Table, Words, num
 from dubito.render.html import environment
 from dubito.render.sanitize import sanitize
 from dubito.render.terminal import MOST_ROWS, drawn
@@ -48,11 +48,11 @@ BLOCKS: list[Block] = [
     Fold("More", [Words("inside the fold")]),
     Flow(
         "Explored",
-        [(12.0, "batch 1")],
-        [Dot(16, 46, "Salt", "Salt: 0.5", 0.5, square=True, strong=True)],
-        [Line("M0 0", strong=True)],
-        width=9,
-        height=9,
+        [
+            ("batch 1", [Dot("a", None, "Salt", "Salt: 0.5", 0.5, strong=False, leads=False)]),
+            ("batch 2", [Dot("b", "a", "Lune", "Lune: 1", 1.0, strong=True, leads=True)]),
+        ],
+        "Bold: evidence.",
     ),
 ]
 

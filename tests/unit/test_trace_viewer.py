@@ -16,8 +16,8 @@ from dubito.presenters import presenter as presenter_module
 from dubito.presenters.blocks import Cell, Row, Table, Words, num
 from dubito.presenters.presenter import Presenter, figures_of, outcome_of, presenter_of, summary_of
 from dubito.render import trace_page as page
-from dubito.render.cards import MOST_CHUNKS, MOST_ITEMS, cards
 from dubito.render.arcs import HALF, layout, width_of
+from dubito.render.cards import MOST_CHUNKS, MOST_ITEMS, cards
 from dubito.render.timeline import lanes
 from dubito.tests.recorded import (
     RUNS,
