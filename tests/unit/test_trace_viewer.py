@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from dubito.cli import app
-from dubito.errors import ContextOverflow
+from dubito.errors import ContextOverflow, UserFault
 from dubito.graphs.registry import graph_names
 from dubito.presenters import presenter as presenter_module
 from dubito.presenters.blocks import Cell, Row, Table, Words, num
-from dubito.presenters.presenter import Presenter, figures_of, outcome_of, presenter_of, summary_of
+from dubito.presenters.presenter import Presenter, figures_of, outcome_of, presenter_of, retrieval_steps, summary_of
 from dubito.render import trace_page as page
 from dubito.render.arcs import HALF, layout, width_of
 from dubito.render.cards import MOST_CHUNKS, MOST_ITEMS, cards
@@ -461,10 +461,10 @@ def test_every_technique_has_a_presenter(traces):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_presenter_that_fails_leaves_the_plain_steps(name, traces, monkeypatch):
     def fail(*_: Any) -> Any:
-        raise KeyError("no such key")
+        raise ZeroDivisionError("by zero")
 
     recording = read(traces[name])
-    failing = Presenter(name, "", {step.node: fail for _, step in recording.walk()}, {}, fail, fail)
+    failing = Presenter(name, "", {step.node: fail for _, step in recording.walk()}, {}, fail, fail, fail)
     settings = recording.steps[0].settings
     monkeypatch.setattr(presenter_module, "presenter_of", lambda graph: failing)
     for _, step in recording.walk():
@@ -473,6 +473,8 @@ def test_a_presenter_that_fails_leaves_the_plain_steps(name, traces, monkeypatch
     assert recording.output is not None
     assert outcome_of(name, recording.output, settings) == [Words("(its figures cannot be shown)", "warn")]
     assert "differs from the one known here" in shown(traces[name]).one("section", id="technique").text
+    with pytest.raises(UserFault, match=rf"holds a {name} that differs from the one known here: record the run anew"):
+        retrieval_steps(recording)
 
 
 def test_a_graph_without_a_panel_has_its_steps_alone(tmp_path):
