@@ -66,7 +66,7 @@ def on_terminal(blocks: list[Block], width: int = 80) -> str:
 
 
 def on_page(blocks: list[Block]) -> str:
-    template = environment(("dubito.render", "templates")).from_string(
+    template = environment().from_string(
         '{% from "blocks.jinja" import show with context %}{% for block in blocks %}{{ show(block) }}{% endfor %}'
     )
     return "".join(f"{line}\n" for line in template.render(blocks=blocks).splitlines() if line.strip())
