@@ -312,7 +312,7 @@ def test_traces_of_two_questions_are_not_compared(tmp_path):
         (b"plain words\n", "is not a trace"),
         (b"\x00\xff\x80 binary", "is not a trace"),
         (b'{"type": "run", "version": 1, "timestamp": "2026', "is not a trace"),
-        (b'{"type": "run", "version": 1}\n', "is not a trace"),
+        (b'{"type": "run", "version": 2}\n', "is not a trace"),
         (b"[" * 100_000 + b"\n", "is not a trace"),
     ],
 )
