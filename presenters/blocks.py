@@ -41,9 +41,6 @@ class Row:
 WIDEST_BESIDE, LONGEST_BESIDE = 44, 18
 """Characters: a phone shows columns side by side up to this width together, cells of words up to this length."""
 
-LONGEST_NAMED = 120
-"""Characters: a phone shows a longer text below the name of its column."""
-
 
 @dataclass(frozen=True)
 class Table:
@@ -60,11 +57,6 @@ class Table:
     def numeric(self) -> Sequence[bool]:
         """For each column: does it hold numbers?"""
         return [any(cell.number for cell in column) for column in self._cells]
-
-    @cached_property
-    def long(self) -> Sequence[bool]:
-        """For each column: does it hold a text that a phone shows below the name of the column?"""
-        return [any(len(cell.text) > LONGEST_NAMED for cell in column) for column in self._cells]
 
     @cached_property
     def stacks(self) -> bool:

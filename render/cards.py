@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
-from ..presenters.presenter import StepSummary, summary_of
 from ..presenters.words import counted, duration, title_of
 from ..traces.recording import Recording
 from ..traces.steps import Call, NodeRun, Step
-from .facts import beside, cost_of, times
+from .facts import beside, cost_of, times, words_of
 from .sanitize import shortened
 
 LONGEST_INLINE = 160
@@ -28,9 +27,6 @@ _json = json.JSONEncoder(ensure_ascii=False).encode
 
 LONGEST_HINT = 60
 """Characters of the value that tells parallel runs apart."""
-
-LONGEST_WORDS = 120
-"""Characters of a step's words."""
 
 NAMED = {"texts", "finish", "probabilities", "mean_logprobs"}
 """The parts of a reply that are shown under names of their own."""
@@ -115,9 +111,9 @@ def _card(step: Step, siblings: Sequence[Step], seen: dict[str, int], changes: M
     remarks += [f"beside {', '.join(others)}"] if (others := beside(step, siblings)) else []
     fault = "failed" if step.errors else "not finished" if step.running else ""
     runs = [_run(step, number, seen, changes) for number in range(len(step.runs))]
-    summary = StepSummary() if step.errors else summary_of(step)
-    words = "" if summary.hidden else shortened(summary.words, LONGEST_WORDS)
-    return Card(step.number, step.node, words, " · ".join(filter(None, facts)), ", ".join(remarks), fault, runs)
+    return Card(
+        step.number, step.node, words_of(step), " · ".join(filter(None, facts)), ", ".join(remarks), fault, runs
+    )
 
 
 def _run(step: Step, position: int, seen: dict[str, int], changes: Mapping[str, int]) -> RunCard:

@@ -529,13 +529,6 @@ def test_a_stacked_cell_has_the_name_of_its_column(traces):
         assert [cell.attributes["data-of"] for cell in row.every("td")] == columns
 
 
-def test_the_texts_of_a_column_stand_alike_where_one_is_long():
-    rows = [Row([Cell("1"), Cell("short"), Cell(text)]) for text in ("x " * 90, "a few words")]
-    table = Table(["n", "kind", "said"], rows)
-    assert table.stacks
-    assert table.long == [False, False, True]
-
-
 def test_equal_values_are_shown_once(tmp_path):
     long = "word " * 100
     steps = (
