@@ -17,17 +17,12 @@ Edge = tuple[str, str]
 
 @dataclass(frozen=True)
 class GraphLayout:
-    """The centres of the nodes, and every edge as an SVG path; sizes in pixels."""
+    """Of each node the centre (x, y) and the width, and every edge as an SVG path; sizes in pixels."""
 
-    nodes: Mapping[str, tuple[float, float]]
+    nodes: Mapping[str, tuple[float, float, float]]
     edges: Mapping[Edge, str]
     width: float
     height: float
-
-
-def width_of(name: str) -> float:
-    """The width of a node in pixels."""
-    return max(MIN_WIDTH, CHARACTER * len(name) + MARGIN)
 
 
 def layout(edges: Sequence[Edge], start: str) -> GraphLayout:
@@ -39,11 +34,12 @@ def layout(edges: Sequence[Edge], start: str) -> GraphLayout:
     order = _topological_order(out, start)
     row = {node: number for number, node in enumerate(order)}
     rows = {(source, target): row[target] - row[source] for source in order for target in out.get(source, ())}
-    half = max(map(width_of, order)) / 2
+    widths = {node: max(MIN_WIDTH, CHARACTER * len(node) + MARGIN) for node in order}
+    half = max(widths.values()) / 2
     # an arc gets three quarters of the way to the points that it bends towards
     centre = half + 0.75 * ARC * max([-count for count in rows.values() if count < 0], default=0) + 2
-    width = centre + half + 0.75 * ARC * max([count for count in rows.values() if count > 1], default=0) + 2
-    nodes = {node: (centre, HALF + 2 + number * ROW) for node, number in row.items()}
+    right = centre + half + 0.75 * ARC * max([count for count in rows.values() if count > 1], default=0) + 2
+    nodes = {node: (centre, HALF + 2 + row[node] * ROW, width) for node, width in widths.items()}
     paths = {}
     for (source, target), count in rows.items():
         upper, lower = nodes[source][1], nodes[target][1]
@@ -51,10 +47,10 @@ def layout(edges: Sequence[Edge], start: str) -> GraphLayout:
             paths[source, target] = f"M{centre:.1f} {upper + HALF:.1f}V{lower - HALF - ARROW:.1f}"
             continue
         side = 1 if count > 0 else -1
-        begin, end = centre + side * width_of(source) / 2, centre + side * (width_of(target) / 2 + ARROW)
+        begin, end = centre + side * widths[source] / 2, centre + side * (widths[target] / 2 + ARROW)
         bend, y, to_y = centre + side * half + count * ARC, upper + side * HALF / 3, lower - side * HALF / 3
         paths[source, target] = f"M{begin:.1f} {y:.1f}C{bend:.1f} {y:.1f} {bend:.1f} {to_y:.1f} {end:.1f} {to_y:.1f}"
-    return GraphLayout(nodes, paths, width, (len(order) - 1) * ROW + 2 * HALF + 4)
+    return GraphLayout(nodes, paths, right, (len(order) - 1) * ROW + 2 * HALF + 4)
 
 
 def _topological_order(out: Mapping[str, Sequence[str]], start: str) -> list[str]:
