@@ -68,13 +68,13 @@ def _tip(document: ScoredDocument, titles: Mapping[str, str]) -> str:
 def _with_ancestors(scored: Sequence[ScoredDocument], evidence: set[str]) -> set[str]:
     """The evidence and the documents that led to it."""
     parents = {document["chunk_id"]: document["parent"] for document in scored}
-    found: set[str | None] = {None}
+    found: set[str] = set()
     for chunk_id in evidence:
         ancestor: str | None = chunk_id
-        while ancestor not in found:
+        while ancestor is not None and ancestor not in found:
             found.add(ancestor)
-            ancestor = parents.get(ancestor or "")
-    return found - {None}
+            ancestor = parents.get(ancestor)
+    return found
 
 
 def _short(title: str) -> str:
