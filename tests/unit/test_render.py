@@ -50,7 +50,13 @@ BLOCKS: list[Block] = [
         "Explored",
         [
             ("batch 1", [Dot("a", None, "Salt", "Salt: 0.5", 0.5, strong=False, leads=False)]),
-            ("batch 2", [Dot("b", "a", "Lune", "Lune: 1", 1.0, strong=True, leads=True)]),
+            (
+                "batch 2",
+                [
+                    Dot("b", "a", "Lune", "Lune: 1", 1.0, strong=True, leads=True),
+                    Dot("c", "not drawn", "Wyre", "Wyre: 0", 0.0, strong=False, leads=False),
+                ],
+            ),
         ],
         "Bold: evidence.",
     ),

@@ -144,6 +144,11 @@ def test_the_steps_of_a_trace(tmp_path):
     assert found.output is not None
 
 
+def test_a_second_run_of_a_subgraph_has_its_number(traces):
+    paths = {step.path for around, step in read(traces["sunar"]).walk() if around}
+    assert paths == {("neighbourhood",), ("neighbourhood 2",)}
+
+
 def test_the_wiring_of_the_graph_and_of_its_subgraphs_is_recorded(traces):
     run = RUNS["sunar"]()
     header = lines(traces["sunar"])[0]
@@ -190,6 +195,8 @@ def test_tree_and_cards_show_the_words_of_a_step(traces):
     assert shown_words["candidates"].endswith("distinct chunk sets at 10 levels of diversity λ")
     assert shown_words["choose_lambda"].startswith("λ* = ")
     assert shown_words["prepare"] == ""
+    [hidden, *_] = [card for card in cards(read(traces["neighbourhood"])) if card.name == "score_batch"]
+    assert hidden.words == ""
     tree_text = " ".join(re.sub(r"[│├└]", " ", dubito("trace", traces["df_rag"])[1]).split())
     assert all(words in tree_text for words in shown_words.values())
 
@@ -500,6 +507,20 @@ def test_a_stacked_cell_has_the_name_of_its_column(traces):
     columns = [one.text for one in table.one("thead").every("th")]
     for row in table.one("tbody").every("tr"):
         assert [cell.attributes["data-of"] for cell in row.every("td")] == columns
+
+
+def test_the_numbers_of_a_model_call_and_a_reply_that_was_cut_off(tmp_path):
+    asked = [
+        {"verb": "choose", "request": {"options": ["yes"]}, "reply": {"probabilities": {"yes": 0.75}}},
+        {"verb": "score", "request": {"continuations": ["so"]}, "reply": {"mean_logprobs": [-1.5]}},
+        {"verb": "introspect", "request": {}, "reply": {"texts": ["a", ""], "finish": ["length", "stop"], "layer": 9}},
+    ]
+    calls = [{**call("a", "1", 2, 1), **one, "request": {"messages": [], **one["request"]}} for one in asked]
+    tree = shown(written(tmp_path / "t.jsonl", start("a", "1", 1), *calls, end("a", "1", 3), over()))
+    choice, scores, cut = (one.text for one in tree.every("details", class_="call"))
+    assert choice.endswith("probability of 'yes' 0.75")
+    assert scores.endswith("mean log-probability of 'so' -1.5")
+    assert cut.endswith("reply 1, cut offa reply 2(empty) layer 9")
 
 
 def test_equal_values_are_shown_once(tmp_path):

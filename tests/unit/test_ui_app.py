@@ -452,6 +452,7 @@ async def test_when_the_server_ends_so_do_the_runs():
     await asyncio.wait_for(visit.task, 30)
     assert llm.ended == ["cancelled"]
     assert visit.said[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+    assert b"event: fault" not in b"".join(one.get("body", b"") for one in visit.said)
 
 
 @pytest.mark.parametrize("name", RUNS)
