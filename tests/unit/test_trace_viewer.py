@@ -510,7 +510,7 @@ def test_a_stacked_cell_has_the_name_of_its_column(traces):
 
 
 def test_the_numbers_of_a_model_call_and_a_reply_that_was_cut_off(tmp_path):
-    asked = [
+    asked: list[dict[str, Any]] = [
         {"verb": "choose", "request": {"options": ["yes"]}, "reply": {"probabilities": {"yes": 0.75}}},
         {"verb": "score", "request": {"continuations": ["so"]}, "reply": {"mean_logprobs": [-1.5]}},
         {"verb": "introspect", "request": {}, "reply": {"texts": ["a", ""], "finish": ["length", "stop"], "layer": 9}},
