@@ -41,9 +41,6 @@ class Row:
 WIDEST_BESIDE, LONGEST_BESIDE = 44, 18
 """Characters: a phone shows columns side by side up to this width together, cells of words up to this length."""
 
-LONGEST_NAMED = 120
-"""Characters: a phone shows a longer text below the name of its column."""
-
 
 @dataclass(frozen=True)
 class Table:
@@ -60,11 +57,6 @@ class Table:
     def numeric(self) -> Sequence[bool]:
         """For each column: does it hold numbers?"""
         return [any(cell.number for cell in column) for column in self._cells]
-
-    @cached_property
-    def long(self) -> Sequence[bool]:
-        """For each column: does it hold a text that a phone shows below the name of the column?"""
-        return [any(len(cell.text) > LONGEST_NAMED for cell in column) for column in self._cells]
 
     @cached_property
     def stacks(self) -> bool:
@@ -148,35 +140,27 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Dot:
-    """A document in a `Flow`, its place in pixels. level: its score, 0 to 1; square, strong: its form and weight."""
+    """A document in a `Flow`.
 
-    x: float
-    y: float
+    parent: the id of the document that it is a neighbour of, null if there is none; level: its score, 0 to 1; strong:
+    it stands out; leads: the line from its parent does.
+    """
+
+    id: str
+    parent: str | None
     label: str
     tip: str
     level: float
-    square: bool
     strong: bool
-
-
-@dataclass(frozen=True)
-class Line:
-    """A link between two dots, as the path of an SVG."""
-
-    path: str
-    strong: bool
+    leads: bool
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Columns of documents and the links between them; sizes in pixels. The terminal does not draw it."""
+    """Columns of documents under headings, with a line from each parent. The terminal does not draw it."""
 
     title: str
-    columns: Sequence[tuple[float, str]]
-    dots: Sequence[Dot]
-    lines: Sequence[Line]
-    width: float
-    height: float
+    columns: Sequence[tuple[str, Sequence[Dot]]]
     note: str = ""
     kind: ClassVar[str] = "flow"
 

@@ -136,7 +136,7 @@ def retrieval_steps(recording: Recording) -> list[RetrievalStep]:
         raise UserFault(f"What a run of '{recording.graph}' retrieves is not known: give a trace of dubito's graphs.")
     try:
         return _with_new(presenter.retrieval_steps(recording))
-    except (LookupError, TypeError, ValueError, AttributeError) as fault:
+    except Exception as fault:
         raise UserFault(
             f"The trace '{recording.path}' holds a {recording.graph} that differs from the one known here: record the "
             "run anew."

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
-from ..presenters.presenter import StepSummary, summary_of
 from ..presenters.words import counted, duration, title_of
 from ..traces.recording import Recording
 from ..traces.steps import Call, NodeRun, Step
-from .facts import beside, cost_of, times
+from .facts import beside, cost_of, times, words_of
 from .sanitize import shortened
 
 LONGEST_INLINE = 160
@@ -26,44 +25,30 @@ LARGE = 4_000
 
 _json = json.JSONEncoder(ensure_ascii=False).encode
 
-LONGEST_OPEN = 1500
-"""Characters of a message that is shown without folding."""
-
 LONGEST_HINT = 60
 """Characters of the value that tells parallel runs apart."""
 
-LONGEST_WORDS = 120
-"""Characters of a step's words."""
+NAMED = {"texts", "finish", "probabilities", "mean_logprobs"}
+"""The parts of a reply that are shown under names of their own."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """A key of the state.
 
-    text: the value, or a summary of a long one, whose chunks or JSON (`body`) are folded below; as_in: the number of
-    the earlier step that shows the same value, null if it is shown here; changed_in: for a large value that is read,
-    the number of the step that last changed it.
+    text: the value, or a summary of a long one, whose chunks or JSON (`body`) are folded below; shown_in: for a value
+    that another step's card shows, words that say so and the number of the step.
     """
 
     key: str
     text: str
-    as_in: int | None = None
-    changed_in: int | None = None
+    shown_in: tuple[str, int] | None = None
     chunks: Sequence[Mapping[str, Any]] = ()
     body: str = ""
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One turn of a prompt or a reply."""
-
-    role: str
-    text: str
-
-    @property
-    def is_long(self) -> bool:
-        """Is the text folded?"""
-        return len(self.text) > LONGEST_OPEN
+Turn = tuple[str, str]
+"""One turn of a prompt or a reply: its role and its text."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +57,7 @@ class CallCard:
 
     title: str
     settings: str
-    prompt: Sequence[Turn]
-    replies: Sequence[Turn]
+    turns: Sequence[Turn]
     figures: Sequence[tuple[str, str]]
 
 
@@ -127,9 +111,9 @@ def _card(step: Step, siblings: Sequence[Step], seen: dict[str, int], changes: M
     remarks += [f"beside {', '.join(others)}"] if (others := beside(step, siblings)) else []
     fault = "failed" if step.errors else "not finished" if step.running else ""
     runs = [_run(step, number, seen, changes) for number in range(len(step.runs))]
-    summary = StepSummary() if step.errors else summary_of(step)
-    words = "" if summary.hidden else shortened(summary.words, LONGEST_WORDS)
-    return Card(step.number, step.node, words, " · ".join(filter(None, facts)), ", ".join(remarks), fault, runs)
+    return Card(
+        step.number, step.node, words_of(step), " · ".join(filter(None, facts)), ", ".join(remarks), fault, runs
+    )
 
 
 def _run(step: Step, position: int, seen: dict[str, int], changes: Mapping[str, int]) -> RunCard:
@@ -148,7 +132,7 @@ def _hint(run: NodeRun, siblings: Sequence[NodeRun]) -> str:
     """The short values that a parallel run reads and the other runs do not."""
     values = []
     for key, value in run.input.items():
-        if len(siblings) < 2 or all(other.input.get(key) == value for other in siblings):
+        if all(other.input.get(key) == value for other in siblings):
             continue
         if isinstance(value, str | int | float):
             values.append(f"{key} {shortened(str(value), LONGEST_HINT)}")
@@ -164,9 +148,10 @@ def _entries(state: Mapping[str, Any], number: int, seen: dict[str, int], change
 
 def _entry(key: str, value: Any, number: int, seen: dict[str, int], changed_in: int | None) -> Entry:  # noqa: ANN401 - any JSON
     summary, shown, left_out = _summary(value), value, ""
+    elsewhere = None if changed_in is None else Entry(key, summary, ("last changed in", changed_in))
     if isinstance(value, list | dict) and len(value) > MOST_ITEMS:
-        if changed_in is not None:
-            return Entry(key, summary, changed_in=changed_in)
+        if elsewhere:
+            return elsewhere
         most = MOST_CHUNKS if _chunks(value) else MOST_ITEMS
         if len(value) > most:
             shown = dict(islice(value.items(), most)) if isinstance(value, dict) else value[:most]
@@ -175,9 +160,9 @@ def _entry(key: str, value: Any, number: int, seen: dict[str, int], changed_in: 
     if len(text) <= LONGEST_INLINE and not left_out:
         return Entry(key, text)
     if not left_out and (first := seen.setdefault(text, number)) != number:
-        return Entry(key, summary, as_in=first)
-    if len(text) > LARGE and changed_in is not None:
-        return Entry(key, summary, changed_in=changed_in)
+        return Entry(key, summary, ("as in", first))
+    if len(text) > LARGE and elsewhere:
+        return elsewhere
     if chunks := _chunks(shown):
         return Entry(key, counted(len(value), "chunk") + left_out, chunks=chunks)
     return Entry(key, summary + left_out, body=_body(shown, text))
@@ -211,43 +196,29 @@ def _chunks(value: object) -> list[Mapping[str, Any]]:
 
 def _call(call: Call) -> CallCard:
     title = f"{call.verb} · {cost_of([call]).tokens} · {duration(call.seconds)}"
-    messages = call.request.get("messages")
-    prompt = [
-        Turn(str(message.get("role", "")), str(message.get("content", "")))
-        for message in (messages if isinstance(messages, list) else [])
-        if isinstance(message, dict)
-    ]
+    prompt = [(message["role"], message["content"]) for message in call.request["messages"]]
     rest = {key: value for key, value in call.request.items() if key not in {"messages", "options", "continuations"}}
     settings = ", ".join(f"{key} {_plain(value)}" for key, value in rest.items() if value not in (None, [], "", False))
-    return CallCard(title, f"{call.model}{f'; {settings}' if settings else ''}", prompt, _replies(call), _figures(call))
+    turns = prompt + _replies(call)
+    return CallCard(title, f"{call.model}{f'; {settings}' if settings else ''}", turns, _figures(call))
 
 
 def _replies(call: Call) -> list[Turn]:
-    texts, finish = call.reply.get("texts"), call.reply.get("finish")
-    if not isinstance(texts, list):
-        return []
-    ends = finish if isinstance(finish, list) and len(finish) == len(texts) else [""] * len(texts)
+    texts = call.reply.get("texts", [])
     name = "reply" if len(texts) == 1 else "reply {}"
     return [
-        Turn(name.format(i) + (", cut off" if end == "length" else ""), str(text) or "(empty)")
-        for i, (text, end) in enumerate(zip(texts, ends, strict=True), 1)
+        (name.format(i) + (", cut off" if finish == "length" else ""), text or "(empty)")
+        for i, (text, finish) in enumerate(zip(texts, call.reply.get("finish", []), strict=True), 1)
     ]
 
 
 def _figures(call: Call) -> list[tuple[str, str]]:
     """The numbers of a reply: probabilities of options, mean log-probabilities of given texts, and others."""
-    reply = {key: value for key, value in call.reply.items() if key not in {"texts", "finish"}}
-    probabilities, means = reply.pop("probabilities", None), reply.pop("mean_logprobs", None)
-    figures = []
-    if isinstance(probabilities, dict):
-        figures += [(f"probability of '{option}'", _plain(value)) for option, value in probabilities.items()]
-    if isinstance(means, list):
-        given = call.request.get("continuations")
-        names = given if isinstance(given, list) and len(given) == len(means) else [""] * len(means)
-        figures += [
-            (f"mean log-probability of '{name}'", _plain(value)) for name, value in zip(names, means, strict=True)
-        ]
-    return figures + [(key, _plain(value)) for key, value in reply.items()]
+    given = zip(call.request.get("continuations", []), call.reply.get("mean_logprobs", []), strict=True)
+    figures = [(f"probability of '{option}'", value) for option, value in call.reply.get("probabilities", {}).items()]
+    figures += [(f"mean log-probability of '{text}'", mean) for text, mean in given]
+    figures += [(key, value) for key, value in call.reply.items() if key not in NAMED]
+    return [(name, _plain(value)) for name, value in figures]
 
 
 def _plain(value: object) -> str:

@@ -4,9 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..presenters.presenter import summary_of
 from ..presenters.words import counted, duration
 from ..traces.recording import Recording
 from ..traces.steps import Call, Step
+from .sanitize import shortened
+
+LONGEST_WORDS = 120
+"""Characters of a step's words."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,12 @@ def settings_of(recording: Recording) -> dict[str, str]:
 def times(step: Step) -> str:
     """'' for a node that ran once, '×3' for three parallel runs."""
     return f"×{len(step.runs)}" if len(step.runs) > 1 else ""
+
+
+def words_of(step: Step) -> str:
+    """The words of a step on one line; empty for a step that is hidden."""
+    summary = summary_of(step)
+    return "" if summary.hidden else shortened(summary.words, LONGEST_WORDS)
 
 
 def beside(step: Step, siblings: Sequence[Step]) -> list[str]:

@@ -6,41 +6,24 @@ from dataclasses import dataclass
 
 from ..traces.recording import Recording
 from ..traces.steps import Step
-from .layers import Edge, layout, width_of
+from .arcs import Edge, GraphLayout, layout
 
 START, END = "__start__", "__end__"
 
 
 @dataclass(frozen=True)
-class DrawnNode:
-    """A node in the figure; centre and width in pixels; runs: the number of its runs, parallel runs included."""
-
-    name: str
-    x: float
-    y: float
-    width: float
-    runs: int
-    is_end: bool
-
-
-@dataclass(frozen=True)
-class DrawnEdge:
-    """An edge in the figure. decided: it is conditional; taken: how often it was taken."""
-
-    path: str
-    decided: bool
-    taken: int
-
-
-@dataclass(frozen=True)
 class Figure:
-    """The figure of the graph or of a subgraph, named for its node; sizes in pixels."""
+    """The figure of the graph or of a subgraph, named for its node.
+
+    decided: the conditional edges; runs: how often each node ran, parallel runs included; taken: how often each edge
+    was taken.
+    """
 
     name: str
-    nodes: Sequence[DrawnNode]
-    edges: Sequence[DrawnEdge]
-    width: float
-    height: float
+    layout: GraphLayout
+    decided: set[Edge]
+    runs: Counter[str]
+    taken: Counter[Edge]
 
 
 def figures(recording: Recording) -> list[Figure]:
@@ -51,19 +34,12 @@ def figures(recording: Recording) -> list[Figure]:
 def _figure(name: str, edges: Sequence[tuple[str, str, bool]], recording: Recording) -> Figure:
     runs = _runs(name, recording)
     times = Counter(step.node for steps, _ in runs for step in steps for _ in step.runs)
+    wired = [(source, target) for source, target, _ in edges]
     taken: Counter[Edge] = Counter()
-    wired = {(source, target) for source, target, _ in edges}
     for steps, whole in runs:
-        taken.update(_taken(steps, wired, whole=whole))
+        taken.update(_taken(steps, set(wired), whole=whole))
     decided = {(source, target) for source, target, choice in edges if choice}
-    drawn = layout([(source, target) for source, target, _ in edges], START)
-    nodes = [
-        DrawnNode(_name(node), x, y, width_of(node), times[node], node in {START, END})
-        for node, (x, y) in drawn.nodes.items()
-    ]
-    lines = [DrawnEdge(path, edge in decided, taken[edge]) for edge, path in drawn.edges.items()]
-    lines.sort(key=lambda line: line.taken > 0)  # taken edges are drawn above the others
-    return Figure(name.replace("|", " / "), nodes, lines, drawn.width, drawn.height)
+    return Figure(name.replace("|", " / "), layout(wired, START), decided, times, taken)
 
 
 def _runs(name: str, recording: Recording) -> list[tuple[list[Step], bool]]:
@@ -89,7 +65,3 @@ def _taken(steps: Sequence[Step], wired: set[Edge], *, whole: bool) -> Counter[E
         for target in rounds.get(number + 1, ())
         if (source, target) in wired
     )
-
-
-def _name(node: str) -> str:
-    return {START: "start", END: "end"}.get(node, node)

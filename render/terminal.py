@@ -29,9 +29,6 @@ SHORTEST_SHOWN = 0.05
 MOST_ROWS = 21
 """Rows of a table that are shown; of a longer table minor rows are left out first, and counted."""
 
-LONGEST_CELL = 60
-"""Columns of a cell in a table that has more columns of words."""
-
 BAR = 24
 """Columns of a full bar."""
 

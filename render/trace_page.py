@@ -1,9 +1,6 @@
 """A trace as one page of HTML that needs nothing beside itself: no script, no network, no fonts."""
 
-from functools import cache
 from pathlib import Path
-
-from jinja2 import Environment
 
 from ..presenters.presenter import figures_of, presenter_of
 from ..presenters.words import duration
@@ -31,7 +28,7 @@ def write(recording: Recording, path: Path) -> int:
 def render(recording: Recording) -> bytes:
     """The page, UTF-8; all text of the trace is escaped."""
     cost = cost_of(recording.calls)
-    page = _environment().get_template("page.jinja")
+    page = environment().get_template("page.jinja")
     said = page.render(
         recording=recording,
         presenter=presenter_of(recording.graph),
@@ -54,8 +51,3 @@ def render(recording: Recording) -> bytes:
     )
     # half a surrogate pair has no UTF-8
     return said.encode("utf-8", errors="replace")
-
-
-@cache
-def _environment() -> Environment:
-    return environment(("dubito.render", "templates"))

@@ -6,16 +6,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..presenters.presenter import StepSummary, summary_of
 from ..presenters.words import duration, names_of
 from ..traces.recording import Recording
 from ..traces.steps import Step
 from .answer import MOST_EVIDENCE, answer_text
-from .facts import answer_of, beside, cost_of, cost_words, evidence_of, state_of, times, warnings_of
-from .sanitize import one_line, shortened
-
-LONGEST_WORDS = 120
-"""Characters of a step's words."""
+from .facts import answer_of, beside, cost_of, cost_words, evidence_of, state_of, times, warnings_of, words_of
+from .sanitize import one_line
 
 
 def tree(recording: Recording) -> RenderableType:
@@ -55,10 +51,9 @@ def _add(table: Table, steps: Sequence[Step], indent: str) -> None:
 
 def _remarks(step: Step, siblings: Sequence[Step]) -> Text:
     others = ", ".join(beside(step, siblings))
-    summary = StepSummary() if step.errors else summary_of(step)
     failed = [f"failed: {one_line(str(error.get('message', '')))}" for error in step.errors[:1]]
     parts = [
-        Text("" if summary.hidden else shortened(summary.words, LONGEST_WORDS)),
+        Text(words_of(step)),
         Text(f"(beside {one_line(others)})" if others else "", "dim"),
         *(Text(error, "red") for error in failed),
         Text("not finished" if step.running else "", "yellow"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dubito.cli.watch import follow
@@ -24,6 +26,8 @@ from dubito.graphs import (
     sunar,
     vanilla_rag,
 )
+from dubito.presenters.blocks import Block, Table
+from dubito.presenters.presenter import retrieval_steps
 from dubito.resources.resources import Resources
 from dubito.state.baselines import FlareContext, IterRetgenContext
 from dubito.state.dense import DenseContext
@@ -31,6 +35,7 @@ from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.neighbourhood import NeighbourhoodContext
 from dubito.state.reasoning import ReasoningContext, SearchingContext
+from dubito.state.records import Chunk
 from dubito.state.seakr import SeaKRContext
 from dubito.state.seper import SePerContext
 from dubito.state.sunar import SunarContext
@@ -54,6 +59,7 @@ from dubito.tests.scripted import (
     doubted,
     resources,
 )
+from dubito.traces.recording import Recording, assembled, read
 from dubito.traces.run import Run
 
 WHO, WHERE = "Who is the founder?", "Where was Ada born?"
@@ -124,10 +130,10 @@ def sunar_run() -> Run:
     return Run(graph, QUESTION, SunarContext(k=2, budget=4, batch_size=2, first_stage_n=3, samples=2))
 
 
-def neighbourhood_run(budget: int = 6) -> Run:
+def neighbourhood_run() -> Run:
     """One look-up."""
     llm = Explorer(samples=lambda query, names: ["same", "other"] if "f2" in names else ["same"])
-    settings = NeighbourhoodContext(k=2, budget=budget, batch_size=2, first_stage_n=3, samples=2)
+    settings = NeighbourhoodContext(k=2, budget=6, batch_size=2, first_stage_n=3, samples=2)
     return Run(neighbourhood.build(_explored(llm)).compile(name="neighbourhood"), QUESTION, settings)
 
 
@@ -200,6 +206,41 @@ RUNS = {
     "flare": flare_run,
     "iter_retgen": iter_retgen_run,
 }
+
+
+@cache
+def trace_of(name: str) -> bytes:
+    """The trace of a run of `RUNS`."""
+    with TemporaryDirectory() as folder:
+        record(RUNS[name](), Path(folder) / "t.jsonl")
+        return (Path(folder) / "t.jsonl").read_bytes()
+
+
+def recording_of(name: str, until: int | None = None) -> Recording:
+    """A run of `RUNS`, read back; until: as far as this many lines."""
+    return assembled(Path(f"{name}.jsonl"), trace_of(name).splitlines(keepends=True)[:until])
+
+
+def recorded(run: Run, folder: Path) -> Recording:
+    """A run, read back from its trace in a folder."""
+    record(run, folder / "t.jsonl")
+    return read(folder / "t.jsonl")
+
+
+def cells(block: Block) -> list[list[str]]:
+    """The texts of a table."""
+    assert isinstance(block, Table)
+    return [[cell.text for cell in row.cells] for row in block.rows]
+
+
+def ids(chunks: Iterable[Chunk]) -> str:
+    """The ids of chunks, with spaces between."""
+    return " ".join(chunk["id"] for chunk in chunks)
+
+
+def retrieved(recording: Recording) -> list[tuple[str, str, str]]:
+    """Of each retrieval step the label, and the ids of its new and its known chunks."""
+    return [(step.label, ids(step.new), ids(step.known)) for step in retrieval_steps(recording)]
 
 
 def record(run: Run, path: Path) -> list[dict[str, Any]]:

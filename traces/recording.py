@@ -86,12 +86,12 @@ def assembled(path: Path, lines: Iterable[bytes]) -> Recording:
     numbered = enumerate(lines, 1)
     recording, steps = _header(path, next(numbered, (1, b""))[1])
     for number, line in numbered:
-        if not line.endswith(b"\n") and not _is_json(line):
-            recording.cut = True
-            break
         try:
             _take(json.loads(line), recording, steps)
         except MALFORMED as fault:
+            if not line.endswith(b"\n"):
+                recording.cut = True
+                break
             raise UserFault(
                 f"Line {number} of '{path}' is not a line of a trace: was the file edited? Record the run anew."
             ) from fault
@@ -108,33 +108,19 @@ def _header(path: Path, first: bytes) -> tuple[Recording, Steps]:
         if line["type"] != "run":
             raise UserFault(no_trace)
         version = int(line["version"])
-        if version > VERSION:
-            raise UserFault(
-                f"'{path}' is a trace in form {version}, and this dubito reads form {VERSION}: update dubito."
-            )
-        if version < VERSION:
-            raise UserFault(
-                f"'{path}' is a trace in form {version} of dubito {line['dubito']}, and this dubito reads form "
-                f"{VERSION}: record the run anew."
-            )
-        at = _time(line)
+        if version != VERSION:
+            remedy = "update dubito" if version > VERSION else "record the run anew"
+            raise UserFault(f"'{path}' is a trace in form {version}, and this dubito reads form {VERSION}: {remedy}.")
+        at, name, context = _time(line), str(line["graph"]), dict(line["context"])
+        about = (name, str(line["question"]), str(line["dubito"]), context)
         wiring = {str(name): [_edge(edge) for edge in edges] for name, edges in line.get("wiring", {}).items()}
-        name, question, dubito, context = (
-            str(line["graph"]),
-            str(line["question"]),
-            str(line["dubito"]),
-            line["context"],
-        )
-        graph, settings = _known(name, dict(context))
+        graph, settings = _known(name, context)
         steps = Steps(name, graph, settings)
-        recording = Recording(
-            path, name, question, dubito, dict(context), settings, wiring, start=at, until=at, steps=steps.steps
-        )
+        return Recording(path, *about, settings, wiring, start=at, until=at, steps=steps.steps), steps
     except MALFORMED as fault:
         if isinstance(fault, UserFault):  # which is a ValueError too
             raise
         raise UserFault(no_trace) from fault
-    return recording, steps
 
 
 def _known(name: str, context: Mapping[str, Any]) -> tuple[Graph | None, BaseContext | None]:
@@ -185,11 +171,3 @@ def _object(value: object) -> Mapping[str, Any]:
 def _edge(edge: Sequence[Any]) -> tuple[str, str, bool]:
     source, target, conditional = edge
     return str(source), str(target), bool(conditional)
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True

@@ -150,12 +150,10 @@ class Steps:
     def __init__(self, name: str, graph: Graph | None = None, settings: BaseContext | None = None) -> None:
         """name: of the graph; graph, settings: null if they are not known, the steps then have no state."""
         self.steps: list[Step] = []
-        self._root = _GraphRun(name, graph, self.steps)
         self._settings = settings
-        self._graph_runs: dict[Namespace, _GraphRun] = {(): self._root}
-        self._node_runs: dict[str, tuple[Step, NodeRun]] = {}
+        self._graph_runs: dict[Namespace, _GraphRun] = {(): _GraphRun(name, graph, self.steps)}
+        self._node_runs: dict[str, tuple[Step, NodeRun, int]] = {}
         self._times: Counter[tuple[Namespace, str]] = Counter()
-        self._nth: dict[str, int] = {}
         self._count = 0
 
     @property
@@ -194,37 +192,30 @@ class Steps:
         step = graph_run.under_way.get(event.node)
         if step is None:
             self._count += 1
-            outer = self._node_runs.get(_task_of(event.namespace)) if event.namespace else None
-            path = tuple(self._run_name(name) for name in event.namespace)
-            place = (graph_run.name, event.node, path, outer[0].number if outer else 0, graph_run.round)
+            place = (graph_run.name, event.node, graph_run.path, graph_run.within, graph_run.round)
             step = graph_run.under_way[event.node] = Step(self._count, *place, state, self._settings)
             graph_run.steps.append(step)
         step.runs.append(run)
-        self._node_runs[run.id] = step, run
         self._times[event.namespace, event.node] += 1
-        self._nth[run.id] = self._times[event.namespace, event.node]
+        self._node_runs[run.id] = step, run, self._times[event.namespace, event.node]
         return step
 
     def _graph_run(self, namespace: Namespace) -> _GraphRun:
         if namespace not in self._graph_runs:
             outer = self._graph_run(namespace[:-1])
             node, _, task = namespace[-1].partition(":")
-            known = self._node_runs.get(task)
+            step, run, nth = self._node_runs[task]
             subgraph = outer.subgraph(node)
             name = subgraph.name if subgraph is not None else node
-            self._graph_runs[namespace] = _GraphRun(name, subgraph, known[1].steps if known else [])
+            # a subgraph run is named for its node, and from the second run on by its number too
+            path = (*outer.path, node if nth == 1 else f"{node} {nth}")
+            self._graph_runs[namespace] = _GraphRun(name, subgraph, run.steps, path, step.number)
         return self._graph_runs[namespace]
-
-    def _run_name(self, run: str) -> str:
-        """A subgraph run is named for its node, and from the second run on by its number too."""
-        node, _, task = run.partition(":")
-        nth = self._nth.get(task, 1)
-        return node if nth == 1 else f"{node} {nth}"
 
     def _end(self, event: NodeEnd) -> Step | None:
         if event.task not in self._node_runs:  # an end without a start: LangGraph took it from a cache
             return None
-        step, run = self._node_runs[event.task]
+        step, run, _ = self._node_runs[event.task]
         run.end = step.until = event.at
         run.update = event.update
         run.error = None if event.error is None else error_record(event.error)
@@ -235,7 +226,7 @@ class Steps:
     def _call(self, event: ModelCall) -> Step | None:
         if event.task not in self._node_runs:
             return None
-        step, run = self._node_runs[event.task]
+        step, run, _ = self._node_runs[event.task]
         call, count = event.call, (int(event.call["prompt_tokens"]), int(event.call["completion_tokens"]))
         said = (dict(call["request"]), dict(call["reply"]))
         run.calls.append(Call(str(call["verb"]), str(call["model"]), *said, *count, float(call["seconds"]), event.at))
@@ -245,10 +236,13 @@ class Steps:
 class _GraphRun:
     """One run of a graph or subgraph: its steps so far, and its state as the graph's own channels hold it."""
 
-    def __init__(self, name: str, graph: Graph | None, steps: list[Step]) -> None:
+    def __init__(
+        self, name: str, graph: Graph | None, steps: list[Step], path: tuple[str, ...] = (), within: int = 0
+    ) -> None:
+        """path, within: of its steps, see `Step`."""
         from langgraph.channels.base import BaseChannel  # noqa: PLC0415 - keeps `--help` quick
 
-        self.name, self.steps = name, steps
+        self.name, self.steps, self.path, self.within = name, steps, path, within
         self.under_way: dict[str, Step] = {}
         self.round = 0
         self._graph = graph
@@ -299,7 +293,3 @@ def error_record(error: BaseException | Mapping[str, str] | str) -> Mapping[str,
     if isinstance(error, BaseException):
         return {"type": type(error).__name__, "message": str(error)}
     return error if isinstance(error, Mapping) else {"type": "error", "message": error}
-
-
-def _task_of(namespace: Namespace) -> str:
-    return namespace[-1].partition(":")[2]

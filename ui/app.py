@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,13 +71,13 @@ class Traces:
     def __init__(self, most: int = KEPT_BYTES) -> None:
         """most: bytes of all traces; the last trace stays even if it is longer."""
         self._most = most
-        self._traces: OrderedDict[str, bytes] = OrderedDict()
+        self._traces: dict[str, bytes] = {}
 
     def keep(self, name: str, trace: bytes) -> None:
         """Keep a trace, and remove the oldest beyond the limit."""
         self._traces[name] = trace
         while len(self._traces) > 1 and sum(map(len, self._traces.values())) > self._most:
-            self._traces.popitem(last=False)
+            del self._traces[next(iter(self._traces))]
 
     def get(self, name: str) -> bytes:
         """A trace; HTTP status 404 if it was never kept or was removed."""
@@ -121,7 +120,6 @@ class Page:
     def __init__(self, allowed: AllowList, at_once: int, resources: Resources | None) -> None:
         """See `create_app`."""
         self._allowed, self._at_once, self._resources = allowed, at_once, resources
-        self._graphs: dict[str, Graph] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._traces = Traces()
 
@@ -131,7 +129,7 @@ class Page:
             render(
                 "page.jinja",
                 graphs=graph_names(),
-                form=form_of(self._graph(DEFAULT_GRAPH), self._allowed),
+                form=form_of(graph_named(DEFAULT_GRAPH), self._allowed),
                 longest=LONGEST_QUESTION,
                 version=__version__,
             )
@@ -148,7 +146,7 @@ class Page:
     def form(self, request: HTTPRequest) -> Response:
         """The form of a graph."""
         try:
-            form = form_of(self._graph(request.path_params["graph"]), self._allowed)
+            form = form_of(graph_named(request.path_params["graph"]), self._allowed)
         except UserFault as fault:
             return PlainTextResponse(str(fault), status_code=404)
         return HTMLResponse(render("form.jinja", form=form))
@@ -169,10 +167,8 @@ class Page:
         """Run a question and stream its events; a refusal is a status and one sentence."""
         try:
             graph, question, context, answers = await self._question(await _body(http))
-        except Forbidden as fault:
-            return JSONResponse({"error": str(fault)}, status_code=403)
         except UserFault as fault:
-            return JSONResponse({"error": str(fault)}, status_code=400)
+            return JSONResponse({"error": str(fault)}, status_code=403 if isinstance(fault, Forbidden) else 400)
         except HTTPException as refusal:
             return JSONResponse({"error": refusal.detail}, status_code=refusal.status_code)
         if len(self._running) >= self._at_once:
@@ -195,11 +191,7 @@ class Page:
             raise UserFault("The question is empty: write one.")
         if len(question) > LONGEST_QUESTION:
             raise HTTPException(413, TOO_LONG)
-        try:
-            question.encode()
-        except UnicodeEncodeError as fault:
-            raise UserFault("The question is not UTF-8 text.") from fault
-        graph = await asyncio.to_thread(self._graph, given.graph)
+        graph = await asyncio.to_thread(graph_named, given.graph, self._resources)
         context = context_for(graph, {}, [f"{name}={value}" for name, value in given.settings.items()])
         self._allowed.check(context)
         return graph, question, context, _answers(graph, given.answers)
@@ -208,11 +200,6 @@ class Page:
         """Stop the running questions."""
         for task in self._running:
             task.cancel()
-
-    def _graph(self, name: str) -> Graph:
-        if name not in self._graphs:
-            self._graphs[name] = graph_named(name, self._resources)
-        return self._graphs[name]
 
 
 class _EventStream(StreamingResponse):

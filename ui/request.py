@@ -46,6 +46,7 @@ class Request:
         self._run = Run(graph, question, context, more)
         self._lines: list[bytes] = []
         self._parts: asyncio.Queue[tuple[float, Any]] = asyncio.Queue()
+        self._fault: Exception | asyncio.CancelledError | None = None
         self._began = time.monotonic()
         self.task = asyncio.create_task(self._stream())
 
@@ -55,22 +56,21 @@ class Request:
         return b"".join(self._lines)
 
     async def _stream(self) -> None:
-        """Put the parts of the graph's stream into the queue; then None, or the exception that ended the run."""
+        """Put the parts of the graph's stream into the queue; at the end None."""
         run = self._run
         given = {"question": run.question, **run.more}
-        end: Exception | asyncio.CancelledError | None = None
         try:
             async for part in run.graph.astream(
                 given, context=run.context, stream_mode=MODES, subgraphs=True, version="v2"
             ):
                 self._parts.put_nowait((time.monotonic(), part))
         except asyncio.CancelledError as cancelled:
-            end = cancelled
+            self._fault = cancelled
             raise
         except Exception as fault:
-            end = fault
+            self._fault = fault
         finally:
-            self._parts.put_nowait((time.monotonic(), end))
+            self._parts.put_nowait((time.monotonic(), None))
 
     async def events(self) -> AsyncGenerator[PageEvent]:
         """The events of the run until its end; a run that was stopped ends without a last event."""
@@ -81,11 +81,9 @@ class Request:
         has_ended = False
         while not has_ended:
             changed: dict[int, Step] = {}
-            end: Exception | asyncio.CancelledError | None = None
             for at, part in await self._waiting_parts():
                 run.seconds = at - self._began
-                if has_ended := part is None or isinstance(part, Exception | asyncio.CancelledError):
-                    end = part
+                if has_ended := part is None:
                     break
                 event = reader.event(part, at)
                 if (line := line_of(event)) is not None:
@@ -94,14 +92,12 @@ class Request:
                     changed[step.number] = step
             for step in changed.values():
                 yield _step_event(step)
-            if isinstance(end, asyncio.CancelledError):
-                return
-            if has_ended:
-                run.output = reader.output
-                self._lines.append(last_line(run.seconds, run.output, end))
-                yield await asyncio.to_thread(self._last_event, end)
-            elif not changed:
+            if not has_ended and not changed:
                 yield PageEvent("alive", {})
+        if not isinstance(self._fault, asyncio.CancelledError):
+            run.output = reader.output
+            self._lines.append(last_line(run.seconds, run.output, self._fault))
+            yield await asyncio.to_thread(self._last_event, self._fault)
 
     async def _waiting_parts(self) -> list[tuple[float, Any]]:
         """All parts in the queue; waits for the first at most `QUIET_S`."""

@@ -9,7 +9,7 @@ import re
 from html import escape
 from typing import Any
 
-from dubito.render.layers import layout, width_of
+from dubito.render.arcs import layout
 from mkdocs.config.defaults import MkDocsConfig
 
 EDGE = re.compile(r"^\s*(\S+) (-->|-\.->|-\. .* \.->|-- .* -->) (\S+);$", re.MULTILINE)
@@ -33,7 +33,7 @@ def figure(source: str, *_: Any, **__: Any) -> str:  # noqa: ANN401 - the fences
         f'<path class="{"decided" if edges[edge] else "always"}" d="{path}" marker-end="url(#arrow)"/>'
         for edge, path in drawn.edges.items()
     ]
-    nodes = [_node(name, x, y) for name, (x, y) in drawn.nodes.items()]
+    nodes = [_node(name, *place) for name, place in drawn.nodes.items()]
     size = f'width="{drawn.width:.0f}" height="{drawn.height:.0f}" viewBox="0 0 {drawn.width:.0f} {drawn.height:.0f}"'
     return (
         f'<figure class="graph"><svg {size} role="img" aria-label="the graph\'s nodes and edges">'
@@ -46,9 +46,8 @@ def _name(written: str) -> str:
     return written.replace("\\3a", ":")
 
 
-def _node(name: str, x: float, y: float) -> str:
+def _node(name: str, x: float, y: float, width: float) -> str:
     text = f'<text x="{x:.1f}" y="{y + 4.5:.1f}">{escape(ENDS.get(name, name))}</text>'
     if name in ENDS:
         return f'<g class="end">{text}</g>'
-    width = width_of(name)
     return f'<g><rect x="{x - width / 2:.1f}" y="{y - 15:.1f}" width="{width:.1f}" height="30" rx="6"/>{text}</g>'

@@ -5,10 +5,7 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
-
-from jinja2 import Environment
 
 from ...presenters.words import shortened
 from ...render.html import environment
@@ -66,7 +63,7 @@ def page_of(summary: Summary, figures: Sequence[Drawn], inputs: ReportInputs, re
     numbers = {key: place for place, key in enumerate(inputs.steps)}
     script = (files(__package__) / "templates" / "report.js").read_text(encoding="utf-8")
     page = (
-        _environment()
+        environment(("dubito.evals.reports", "templates"))
         .get_template("report.jinja")
         .render(
             summary=summary,
@@ -145,8 +142,3 @@ def _as_json(traces: Sequence[tuple[Sequence[StepRow], int]]) -> str:
 
 def _fitted(step: StepRow, length: int) -> StepRow:
     return step._replace(text=shortened(step.text, length), fault=shortened(step.fault, LONGEST_ANSWER))
-
-
-@cache
-def _environment() -> Environment:
-    return environment(("dubito.evals.reports", "templates"), ("dubito.render", "templates"))

@@ -378,6 +378,7 @@ CALL |= {"prompt_tokens": 1, "completion_tokens": 1}
 def test_nodes_nobody_knows_are_shown_by_what_they_changed():
     console, node = terminal(), "plan"
     watch = Watch(run_df_rag(), console)
+    watch.on(NodeStart(namespace=(), at=0.0, node="dense", task="1", input={}))
     watch.on(NodeStart(namespace=("dense:1",), at=0.0, node=node, task="t", input={}))
     watch.on(ModelCall(namespace=("dense:1",), at=1.0, node=node, task="t", call=CALL))
     update = {"rephrasings": ["a"], "budget": 3, "usage": {}}

@@ -8,47 +8,29 @@ from typing import Any, get_args
 import pytest
 from dubito.graphs import dense
 from dubito.presenters import dense as shown_of_dense
-from dubito.presenters.blocks import Bars, Block, Fold, Gauge, Table, Words
+from dubito.presenters.blocks import Bars, Fold, Gauge, Table, Words
 from dubito.presenters.dense_rag import STOP_REASONS
 from dubito.presenters.presenter import (
-    RetrievalStep,
     StepSummary,
     figures_of,
     outcome_of,
-    retrieval_steps,
     summary_of,
 )
 from dubito.resources.resources import Resources
 from dubito.state.context import BaseContext
 from dubito.state.dense import DenseContext
 from dubito.state.dense_rag import DenseRagContext, StopReason
-from dubito.tests.recorded import RUNS, record
+from dubito.tests.recorded import cells, recorded, recording_of, retrieved
 from dubito.tests.scripted import QUESTION, Reader, ScriptedEncoder, ScriptedJudge
 from dubito.traces.events import NodeEnd, NodeStart, Progress
-from dubito.traces.recording import Recording, read
+from dubito.traces.recording import Recording
 from dubito.traces.run import Run
 from dubito.traces.steps import NodeRun, Step, Steps
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recording]:
-    folder = tmp_path_factory.mktemp("traces")
-    return {name: recorded(RUNS[name](), folder / f"{name}.jsonl") for name in ("dense", "dense_rag")}
-
-
-def recorded(run: Run, path: Path) -> Recording:
-    record(run, path)
-    return read(path)
 
 
 def summaries(recording: Recording) -> list[tuple[str, StepSummary]]:
     """Each step's name, with the node around it, and its summary."""
     return [("/".join([*path, step.node]), summary_of(step)) for path, step in recording.walk()]
-
-
-def cells(block: Block) -> list[list[str]]:
-    assert isinstance(block, Table)
-    return [[cell.text for cell in row.cells] for row in block.rows]
 
 
 def step_of(graph: str, node: str, settings: BaseContext | None, state: dict[str, Any], update: dict[str, Any]) -> Step:
@@ -59,8 +41,8 @@ def step_of(graph: str, node: str, settings: BaseContext | None, state: dict[str
 # --- DENSE ---
 
 
-def test_the_steps_of_a_measurement(runs: dict[str, Recording]) -> None:
-    found = dict(summaries(runs["dense"]))
+def test_the_steps_of_a_measurement() -> None:
+    found = dict(summaries(recording_of("dense")))
     assert {node: summary.words for node, summary in found.items() if not summary.hidden} == {
         "prepare": "",
         "retrieve_top_k": "3 chunks, similarity 0.99 to 1.00",
@@ -131,8 +113,8 @@ def test_a_chunk_that_could_not_be_rephrased_is_named() -> None:
     assert summary.blocks[2] == Words("not steady", "warn")
 
 
-def test_the_figures_of_a_measurement(runs: dict[str, Recording]) -> None:
-    recording = runs["dense"]
+def test_the_figures_of_a_measurement() -> None:
+    recording = recording_of("dense")
     assert recording.output is not None
     links, chunks, rephrasings = figures_of(recording)
     assert [[float(text) for text in row[1:]] for row in cells(links)] == recording.output["link"]
@@ -146,30 +128,23 @@ def test_the_figures_of_a_measurement(runs: dict[str, Recording]) -> None:
     assert outcome_of("dense", recording.output, DenseContext()) == [Words("DSE 0.42 (uncertain: above 0.2).", "warn")]
 
 
-def test_the_retrieval_steps_of_a_measurement(runs: dict[str, Recording], tmp_path: Path) -> None:
-    assert labels_and_ids(retrieval_steps(runs["dense"])) == [(QUESTION, "c0 c1 c2", "c0 c1 c2")]
+def test_the_retrieval_steps_of_a_measurement(tmp_path: Path) -> None:
+    assert retrieved(recording_of("dense")) == [(QUESTION, "c0 c1 c2", "c0 c1 c2")]
     graph: Any = dense.build(Resources(Reader(), ScriptedEncoder(), judge=ScriptedJudge())).compile(name="dense")
-    given = recorded(Run(graph, QUESTION, DenseContext(), {"chunks": ["one", "two"]}), tmp_path / "given.jsonl")
-    assert labels_and_ids(retrieval_steps(given)) == [("the given chunks", "given#1 given#2", "given#1 given#2")]
-    empty = recorded(Run(graph, QUESTION, DenseContext(), {"chunks": []}), tmp_path / "empty.jsonl")
-    assert retrieval_steps(empty) == []
+    given = recorded(Run(graph, QUESTION, DenseContext(), {"chunks": ["one", "two"]}), tmp_path)
+    assert retrieved(given) == [("the given chunks", "given#1 given#2", "given#1 given#2")]
+    empty = recorded(Run(graph, QUESTION, DenseContext(), {"chunks": []}), tmp_path)
+    assert retrieved(empty) == []
 
 
 ONE_ROUND: Any = [{"pruned": [], "refilled": []}]
 
 
-def labels_and_ids(steps: list[RetrievalStep]) -> list[tuple[str, str, str]]:
-    return [
-        (step.label, " ".join(chunk["id"] for chunk in step.new), " ".join(chunk["id"] for chunk in step.known))
-        for step in steps
-    ]
-
-
 # --- DENSE-RAG ---
 
 
-def test_the_steps_of_a_refinement(runs: dict[str, Recording]) -> None:
-    found = summaries(runs["dense_rag"])
+def test_the_steps_of_a_refinement() -> None:
+    found = summaries(recording_of("dense_rag"))
     outer = [(name, summary.words) for name, summary in found if "/" not in name]
     assert outer[1:9] == [
         ("retrieve_context", "2 of 6 chunks (tokens:128/16), similarity 0.99 to 1.00"),
@@ -199,8 +174,8 @@ def test_the_steps_of_a_refinement(runs: dict[str, Recording]) -> None:
     assert cells(refine[0]) == [["dropped", "T1", ""], ["added", "T2", "cosine 1.00 to T0"]]
 
 
-def test_the_figures_of_a_refinement(runs: dict[str, Recording]) -> None:
-    recording = runs["dense_rag"]
+def test_the_figures_of_a_refinement() -> None:
+    recording = recording_of("dense_rag")
     assert recording.output is not None
     bars, reason, *folds = figures_of(recording)
     rounds = recording.output["rounds"]
@@ -223,8 +198,8 @@ def test_the_figures_of_a_refinement(runs: dict[str, Recording]) -> None:
     assert first.blocks[-1].title == "Refined"
 
 
-def test_the_outcome_of_a_refinement(runs: dict[str, Recording]) -> None:
-    output = runs["dense_rag"].output
+def test_the_outcome_of_a_refinement() -> None:
+    output = recording_of("dense_rag").output
     assert output is not None
     assert outcome_of("dense_rag", output, DenseRagContext()) == [
         Words("DSE 0.56 (uncertain: above 0.2).", "warn"),
@@ -241,8 +216,8 @@ def test_the_outcome_of_a_refinement(runs: dict[str, Recording]) -> None:
     ]
 
 
-def test_the_retrieval_steps_of_a_refinement(runs: dict[str, Recording]) -> None:
-    assert labels_and_ids(retrieval_steps(runs["dense_rag"])) == [
+def test_the_retrieval_steps_of_a_refinement() -> None:
+    assert retrieved(recording_of("dense_rag")) == [
         ("retrieve (tokens:128/16)", "c0 c1", "c0 c1"),
         ("refine, round 1", "c2", "c0 c2"),
         ("refine, round 2", "c3", "c0 c2 c3"),
@@ -304,19 +279,9 @@ def test_if_one_reason_is_enough_the_latest_context_is_judged() -> None:
     assert summary.blocks == [Words(f"not accepted: {reasons}; the context is refined")]
 
 
-@pytest.mark.parametrize(
-    ("update", "words"),
-    [
-        ({"sufficient": True}, "the model finds the context sufficient"),
-        ({"sufficient": False}, "the model finds the context insufficient"),
-        (
-            {"sufficient": False, "warnings": ["..."]},
-            "the model said neither yes nor no: the context counts as insufficient",
-        ),
-    ],
-)
-def test_the_self_evaluation(update: dict[str, Any], words: str) -> None:
-    assert summary_of(step_of("dense_rag", "self_evaluate", None, {}, update)).words == words
+def test_a_self_evaluation_that_says_neither_yes_nor_no() -> None:
+    summary = summary_of(step_of("dense_rag", "self_evaluate", None, {}, {"sufficient": False, "warnings": ["..."]}))
+    assert summary.words == "the model said neither yes nor no: the context counts as insufficient"
 
 
 def test_a_refinement_that_ends_the_run_says_why() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.presenters.blocks import Block, Pairs, Table, Words
+from dubito.presenters.blocks import Pairs, Table, Words
 from dubito.presenters.df_rag import lambda_range
-from dubito.presenters.presenter import StepSummary, figures_of, outcome_of, retrieval_steps, summary_of
+from dubito.presenters.presenter import StepSummary, figures_of, outcome_of, summary_of
 from dubito.state.df_rag import NO_CHUNKS, DFRagContext
-from dubito.tests.recorded import RUNS, record
-from dubito.traces.recording import Recording, read
+from dubito.tests.recorded import cells, recording_of, retrieved
 from dubito.traces.steps import NodeRun, Step
 
 SETS = [{"lambdas": [0.1, 0.2], "chunk_ids": ["x"]}, {"lambdas": [0.3], "chunk_ids": ["y", "z"]}]
@@ -21,24 +19,12 @@ CHUNKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    path = tmp_path_factory.mktemp("df_rag") / "t.jsonl"
-    record(RUNS["df_rag"](), path)
-    return read(path)
-
-
 def step(node: str, *runs: NodeRun, **state: Any) -> Step:
     return Step(1, "df_rag", node, (), 0, 1, state, DFRagContext(), list(runs))
 
 
 def done(node: str, **update: Any) -> StepSummary:
     return summary_of(step(node, NodeRun("t", 0.0, {}, 1.0, update)))
-
-
-def texts(block: Block) -> list[list[str]]:
-    assert isinstance(block, Table)
-    return [[cell.text for cell in row.cells] for row in block.rows]
 
 
 def evaluation(candidate: int, *scores: float) -> dict[str, Any]:
@@ -61,7 +47,7 @@ def test_the_plan_is_numbered() -> None:
 def test_the_candidates_are_shown_by_their_levels_and_titles() -> None:
     summary = done("candidates", candidates=SETS, chunks_by_id=CHUNKS)
     assert summary.words == "2 distinct chunk sets at 3 levels of diversity λ"
-    assert texts(summary.blocks[0]) == [["0.1-0.2", "Salt"], ["0.3", "The Lune (2)"]]
+    assert cells(summary.blocks[0]) == [["0.1-0.2", "Salt"], ["0.3", "The Lune (2)"]]
     assert done("candidates", candidates=[], chunks_by_id={}) == StepSummary("no chunks")
 
 
@@ -77,7 +63,7 @@ def test_chunk_sets_fill_in_as_their_scores_arrive() -> None:
     shown = step("evaluate", *runs.values(), candidates=SETS, evaluations=[])
 
     def rows() -> list[list[str]]:
-        return texts(summary_of(shown).blocks[0])
+        return cells(summary_of(shown).blocks[0])
 
     def end(candidate: int, *scores: float) -> None:
         runs[candidate].end, runs[candidate].update = 1.0, {"evaluations": [evaluation(candidate, *scores)]}
@@ -97,7 +83,7 @@ def test_later_evaluations_are_shown_with_the_support_of_their_own_sets() -> Non
     (table,) = summary_of(step("evaluate", run, candidates=SETS, evaluations=[evaluation(0, 1.0, 1.0)])).blocks
     assert isinstance(table, Table)
     assert table.columns == ["λ", "score of each step", "support"]
-    assert texts(table) == [["0.3", "4  5", "9"]]
+    assert cells(table) == [["0.3", "4  5", "9"]]
 
 
 @pytest.mark.parametrize(
@@ -125,14 +111,15 @@ def test_neighbouring_levels_are_one_range() -> None:
 # --- the page ---
 
 
-def test_the_plan_the_scores_and_the_sets(recording: Recording) -> None:
+def test_the_plan_the_scores_and_the_sets() -> None:
+    recording = recording_of("df_rag")
     assert recording.output is not None
     lambda_star = recording.output["lambda_star"]
     plan, scores, sets = figures_of(recording)
     assert plan == Pairs([("1)", "Find the founder"), ("2)", "Find the birthplace")], "Plan")
     assert isinstance(scores, Table)
     assert scores.columns == ["λ", "set", "step 1", "step 2", "support", ""]
-    rows, chosen = texts(scores), texts(sets)
+    rows, chosen = cells(scores), cells(sets)
     assert [row[0] for row in rows] == [f"{level / 10:.1f}" for level in range(1, 11)]
     for row in rows:
         count = sum(title in chosen[int(row[1]) - 1][2] for title in ("T5", "T6"))
@@ -141,31 +128,24 @@ def test_the_plan_the_scores_and_the_sets(recording: Recording) -> None:
     assert [row.cells[0].text for row in scores.rows if row.marked] == [f"{lambda_star:.1f}"]
 
 
-def without_chunks(tmp_path: Path, *runs: Step) -> Recording:
-    record(RUNS["df_rag"](), tmp_path / "t.jsonl")
-    recording = read(tmp_path / "t.jsonl")
-    recording.steps[:] = runs
-    return recording
-
-
-def test_the_gain_over_no_chunks(tmp_path: Path) -> None:
+def test_the_gain_over_no_chunks() -> None:
     scores = {NO_CHUNKS: [-4.0, -8.0], 0: [-2.25, -3.5], 1: [-1.5, -6.0]}
     supports = [{"lambdas": [0.1, 0.2], "support": 6.25}, {"lambdas": [0.3], "support": 4.5}]
     evaluations = [
         NodeRun(f"e{candidate}", 0.0, {"candidate": candidate}, 1.0, {"evaluations": [evaluation(candidate, *of_set)]})
         for candidate, of_set in scores.items()
     ]
-    recording = without_chunks(
-        tmp_path,
+    recording = recording_of("df_rag")
+    recording.steps[:] = [
         step("plan", NodeRun("p", 0.0, {}, 1.0, {"plan": ["first", "second"]})),
         step("candidates", NodeRun("c", 0.0, {}, 1.0, {"candidates": SETS, "chunks_by_id": CHUNKS})),
         step("evaluate", *evaluations),
         step("choose_lambda", NodeRun("x", 0.0, {}, 1.0, {"supports": supports, "lambda_star": 0.2})),
-    )
+    ]
     table = figures_of(recording)[1]
     assert isinstance(table, Table)
     assert table.columns == ["λ", "set", "step 1", "step 2", "support (gain)", ""]
-    assert texts(table) == [
+    assert cells(table) == [
         ["0.1", "1", "-2.25", "-3.50", "6.25", ""],
         ["0.2", "1", "-2.25", "-3.50", "6.25", "λ*"],
         ["0.3", "2", "-1.50", "-6", "4.50", ""],
@@ -174,28 +154,24 @@ def test_the_gain_over_no_chunks(tmp_path: Path) -> None:
     assert [row.cells[2].level for row in table.rows] == [0.0, 0.0, 1.0, None]
 
 
-def test_the_figures_of_runs_that_ended_early(tmp_path: Path) -> None:
-    plan = step("plan", NodeRun("p", 0.0, {}, 1.0, {"plan": ["first"]}))
-    recording = without_chunks(tmp_path, plan)
+def test_the_figures_of_runs_that_ended_early() -> None:
+    recording = recording_of("df_rag")
+    recording.steps[:] = [step("plan", NodeRun("p", 0.0, {}, 1.0, {"plan": ["first"]}))]
     assert figures_of(recording)[1:] == [Words("The run ended before chunks were selected.")]
     recording.steps.append(step("candidates", NodeRun("c", 0.0, {}, 1.0, {"candidates": [], "chunks_by_id": {}})))
     assert figures_of(recording)[1:] == [Words("No chunks were retrieved.")]
     update = {"candidates": SETS, "chunks_by_id": CHUNKS}
     recording.steps[1:] = [step("candidates", NodeRun("c", 0.0, {}, 1.0, update))]
-    assert texts(figures_of(recording)[1])[0] == ["0.1", "1", "-", "", ""], "nothing was evaluated"
-    assert retrieval_steps(recording) == []
+    assert cells(figures_of(recording)[1])[0] == ["0.1", "1", "-", "", ""], "nothing was evaluated"
+    assert retrieved(recording) == []
 
 
 # --- under the answer, and what was retrieved ---
 
 
-def test_the_missing_support_stands_under_the_answer(recording: Recording) -> None:
+def test_the_missing_support_and_the_chosen_set() -> None:
+    recording = recording_of("df_rag")
     assert recording.output is not None
     # the best set has the scores 3 and 2: 5 of 10
     assert outcome_of("df_rag", recording.output, DFRagContext()) == [Words("Uncertainty: missing support 0.500.")]
-
-
-def test_the_chosen_set_is_what_was_retrieved(recording: Recording) -> None:
-    (found,) = retrieval_steps(recording)
-    assert (found.label, " ".join(chunk["id"] for chunk in found.known)) == ("λ* = 0.3", "c0 c5 c6")
-    assert found.new == found.known
+    assert retrieved(recording) == [("λ* = 0.3", "c0 c5 c6", "c0 c5 c6")]

@@ -12,24 +12,21 @@ from dubito.models.interfaces import Completion
 from dubito.presenters.blocks import Bars, Block, Fold, Pairs, Table, Words
 from dubito.presenters.presenter import (
     SHARED,
-    RetrievalStep,
     StepSummary,
     figures_of,
     outcome_of,
     presenter_of,
-    retrieval_steps,
     summary_of,
 )
 from dubito.presenters.reasoning import STOP_REASONS
 from dubito.resources.resources import Resources
-from dubito.state.baselines import FlareContext
 from dubito.state.context import BaseContext
 from dubito.state.reasoning import ReasoningContext, SearchingContext, StopReason
 from dubito.state.seakr import SeaKRContext
-from dubito.tests.recorded import RUNS, SENTENCES, record
+from dubito.tests.recorded import SENTENCES, recorded, recording_of, retrieved
 from dubito.tests.scripted import QUESTION, ListedRetriever, Reasoner, ScriptedEncoder, doubted
 from dubito.traces.events import NodeStart
-from dubito.traces.recording import Recording, read
+from dubito.traces.recording import Recording
 from dubito.traces.run import Run
 from dubito.traces.steps import Step, Steps, named
 
@@ -37,18 +34,6 @@ GRAPHS = {"seakr": seakr, "cot": cot, "ircot": ircot, "flare": flare, "iter_retg
 SAID, NEXT, LAST = "The founder is Ada.", "Ada was born in Kirkby.", "So the final answer is: the Lune."
 SURE_WORDS = "Ada born village slate roofs day's walk town two letters say"
 LIKELY_WORDS = "Ada born Kirkby village slate roofs day's walk town two letters say"
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recording]:
-    """A recorded run of each graph; see tests/recorded.py."""
-    folder = tmp_path_factory.mktemp("traces")
-    return {name: recorded(RUNS[name](), folder / f"{name}.jsonl") for name in GRAPHS}
-
-
-def recorded(run: Run, path: Path) -> Recording:
-    record(run, path)
-    return read(path)
 
 
 def through(*sentences: str | Completion) -> Callable[[Sequence[str], Sequence[str]], str | Completion]:
@@ -64,7 +49,7 @@ def reasoned(
 ) -> Recording:
     """A recorded run; `search` gives the ids that a query finds."""
     opened = Resources(llm, ScriptedEncoder(), ListedRetriever(search))
-    return recorded(Run(GRAPHS[name].build(opened).compile(name=name), QUESTION, context), path / "t.jsonl")
+    return recorded(Run(GRAPHS[name].build(opened).compile(name=name), QUESTION, context), path)
 
 
 def said(recording: Recording) -> list[tuple[str, str]]:
@@ -96,9 +81,9 @@ def test_every_step_and_every_reason_to_stop_has_words() -> None:
     assert set(get_args(StopReason)) == STOP_REASONS.keys()
 
 
-def test_the_steps_of_seakr(runs: dict[str, Recording]) -> None:
+def test_the_steps_of_seakr() -> None:
     first, second, last = SENTENCES
-    assert said(runs["seakr"]) == [
+    assert said(recording_of("seakr")) == [
         ("prepare", ""),
         ("pseudo_generate", first),
         ("pseudo_generate", second),
@@ -112,12 +97,12 @@ def test_the_steps_of_seakr(runs: dict[str, Recording]) -> None:
         ("reason_over_rationales", "the Lune (from the sentences, U -6.50)"),
         ("choose_strategy", "the answer from the snippets"),
     ]
-    assert list(summary(runs["seakr"], "search_snippets").blocks) == [Words("Tb; Tc", "dim")]
+    assert list(summary(recording_of("seakr"), "search_snippets").blocks) == [Words("Tb; Tc", "dim")]
 
 
 @pytest.mark.parametrize(("number", "u", "words"), [(0, -6.5, "-6.50 ≤ δ"), (1, -4.0, "-4.00 > δ")])
-def test_u_of_a_drafted_sentence_against_delta(runs: dict[str, Recording], number: int, u: float, words: str) -> None:
-    (bars,) = summary(runs["seakr"], "pseudo_generate", number).blocks
+def test_u_of_a_drafted_sentence_against_delta(number: int, u: float, words: str) -> None:
+    (bars,) = summary(recording_of("seakr"), "pseudo_generate", number).blocks
     assert isinstance(bars, Bars)
     assert (bars.limit, bars.limit_name) == (-6.0, "δ = -6")
     (bar,) = bars.bars
@@ -143,34 +128,23 @@ def test_a_query_that_was_searched_for_before(tmp_path: Path) -> None:
     assert figures_of(run)[-2] == Words("It ended because the query was searched for before.")
 
 
-def test_the_snippets_that_were_tried_and_what_each_does_to_u(runs: dict[str, Recording]) -> None:
-    (table,) = summary(runs["seakr"], "try_snippet").blocks
+def test_the_snippets_that_were_tried_and_what_each_does_to_u() -> None:
+    (table,) = summary(recording_of("seakr"), "try_snippet").blocks
     assert texts(table) == [["Tb", "-6.50", "-2.50", SENTENCES[1], ""], ["Tc", "-6.50", "-2.50", SENTENCES[1], ""]]
 
 
-def test_while_snippets_are_tried(runs: dict[str, Recording]) -> None:
-    (done,) = named(runs["seakr"].steps, "try_snippet")
-    live = Steps("seakr", seakr.graph)
-    for run in done.runs:
-        live.on(NodeStart(namespace=(), at=1.0, node="try_snippet", task=run.id, input=run.input))
-    (step,) = live.under_way
-    shown = summary_of(step)
-    assert shown.words == "2 snippets to try"
-    assert texts(shown.blocks[0]) == []
-
-
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_step_under_way_says_nothing_that_it_does_not_know(runs: dict[str, Recording], name: str) -> None:
-    for done in runs[name].steps:
+def test_a_step_under_way_says_nothing_that_it_does_not_know(name: str) -> None:
+    for done in recording_of(name).steps:
         live = Steps(name, GRAPHS[name].graph)
         step = live.on(NodeStart(namespace=(), at=1.0, node=done.node, task="t", input=done.input))
         assert isinstance(step, Step)
         assert summary_of(step).words in {"", "1 snippet to try"}
 
 
-def test_the_steps_of_ircot(runs: dict[str, Recording]) -> None:
+def test_the_steps_of_ircot() -> None:
     first, second, last = SENTENCES
-    steps = said(runs["ircot"])
+    steps = said(recording_of("ircot"))
     assert steps[1:9] == [
         ("query_from_last_rationale", QUESTION),
         ("search_snippets", "1 new snippet"),
@@ -185,10 +159,10 @@ def test_the_steps_of_ircot(runs: dict[str, Recording]) -> None:
     assert ("write_step", last) in steps
 
 
-def test_the_steps_of_flare_and_of_chain_of_thought(runs: dict[str, Recording]) -> None:
+def test_the_steps_of_flare_and_of_chain_of_thought() -> None:
     first, second, last = SENTENCES
-    assert ("mask_unlikely_words", LIKELY_WORDS) in said(runs["flare"])
-    assert [words for node, words in said(runs["cot"]) if node == "draft_step"] == [first, second, last]
+    assert ("mask_unlikely_words", LIKELY_WORDS) in said(recording_of("flare"))
+    assert [words for node, words in said(recording_of("cot")) if node == "draft_step"] == [first, second, last]
 
 
 def test_a_sentence_that_is_empty(tmp_path: Path) -> None:
@@ -199,18 +173,20 @@ def test_a_sentence_that_is_empty(tmp_path: Path) -> None:
     ]
 
 
-def test_the_steps_of_iter_retgen(runs: dict[str, Recording]) -> None:
-    first, second = [step for step in runs["iter_retgen"].steps if step.node == "generation_augmented_retrieval"]
+def test_the_steps_of_iter_retgen() -> None:
+    first, second = [
+        step for step in recording_of("iter_retgen").steps if step.node == "generation_augmented_retrieval"
+    ]
     assert summary_of(first) == StepSummary(f"2 chunks for: {QUESTION}", [Words("Ta; Tb", "dim")])
     assert summary_of(second).words.endswith(f"{SENTENCES[2]} {QUESTION}")
-    assert summary(runs["iter_retgen"], "retrieval_augmented_generation").words == "the Lune"
+    assert summary(recording_of("iter_retgen"), "retrieval_augmented_generation").words == "the Lune"
 
 
 # --- figures ---
 
 
-def test_the_figures_of_seakr(runs: dict[str, Recording]) -> None:
-    bars, reasoning, fold, ended, answers = figures_of(runs["seakr"])
+def test_the_figures_of_seakr() -> None:
+    bars, reasoning, fold, ended, answers = figures_of(recording_of("seakr"))
     assert isinstance(bars, Bars)
     assert [(bar.label, bar.text) for bar in bars.bars] == [
         ("step 1, without a snippet", "-6.50"),
@@ -261,17 +237,15 @@ def test_figures_of_u_that_is_unknown(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_figures_of_the_baselines(
-    runs: dict[str, Recording], name: str, queries: list[str], kept: list[str]
-) -> None:
-    table, ended = figures_of(runs[name])
+def test_the_figures_of_the_baselines(name: str, queries: list[str], kept: list[str]) -> None:
+    table, ended = figures_of(recording_of(name))
     rows = zip(["1", "2", "3"], SENTENCES, queries, kept, strict=True)
     assert texts(table) == [list(row) for row in rows]
     assert ended == Words("It ended because a sentence gave the answer.")
 
 
-def test_the_iterations_of_iter_retgen(runs: dict[str, Recording]) -> None:
-    (table,) = figures_of(runs["iter_retgen"])
+def test_the_iterations_of_iter_retgen() -> None:
+    (table,) = figures_of(recording_of("iter_retgen"))
     first, second = texts(table)
     assert first[:3] == ["1", QUESTION, "Ta; Tb"]
     assert second[:3] == ["2", f"{first[3]} {QUESTION}", "Tb; Tc (new)"]
@@ -279,18 +253,16 @@ def test_the_iterations_of_iter_retgen(runs: dict[str, Recording]) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_run_that_broke_off_at_once(runs: dict[str, Recording], name: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_bytes(runs[name].path.read_bytes().splitlines(keepends=True)[0])
+def test_a_run_that_broke_off_at_once(name: str) -> None:
     what = "an iteration was over" if name == "iter_retgen" else "a step was written"
-    assert figures_of(read(path)) == [Words(f"The run ended before {what}.")]
+    assert figures_of(recording_of(name, until=1)) == [Words(f"The run ended before {what}.")]
 
 
 # --- under the answer ---
 
 
-def test_the_sentences_stand_under_the_answer(runs: dict[str, Recording]) -> None:
-    run = runs["ircot"]
+def test_the_sentences_stand_under_the_answer() -> None:
+    run = recording_of("ircot")
     assert run.output is not None
     (pairs,) = outcome_of("ircot", run.output, run.settings)
     assert isinstance(pairs, Pairs)
@@ -308,16 +280,16 @@ def test_the_sentences_stand_under_the_answer(runs: dict[str, Recording]) -> Non
         ("flare", "Uncertainty: 1 − lowest probability of a word 0.500, above the threshold 0.200."),
     ],
 )
-def test_how_sure_it_is_stands_under_the_answer(runs: dict[str, Recording], name: str, words: str) -> None:
-    run = runs[name]
+def test_how_sure_it_is_stands_under_the_answer(name: str, words: str) -> None:
+    run = recording_of(name)
     assert run.output is not None
     first, *_ = outcome_of(name, run.output, run.settings)
     assert isinstance(first, Words)
     assert first.text == words
 
 
-def test_the_answer_that_was_not_chosen_stands_under_seakrs(runs: dict[str, Recording]) -> None:
-    run = runs["seakr"]
+def test_the_answer_that_was_not_chosen_stands_under_seakrs() -> None:
+    run = recording_of("seakr")
     assert run.output is not None
     last = outcome_of("seakr", run.output, run.settings)[-1]
     assert last == Words(
@@ -328,42 +300,22 @@ def test_the_answer_that_was_not_chosen_stands_under_seakrs(runs: dict[str, Reco
 # --- what was retrieved ---
 
 
-def ids(chunks: Sequence[Any]) -> str:
-    return " ".join(chunk["id"] for chunk in chunks)
-
-
-def told(steps: Sequence[RetrievalStep]) -> list[tuple[str, str, str]]:
-    return [(step.label, ids(step.new), ids(step.known)) for step in steps]
-
-
-def test_cot_retrieves_nothing(runs: dict[str, Recording]) -> None:
-    assert retrieval_steps(runs["cot"]) == []
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("cot", []), ("flare", [(LIKELY_WORDS, "b", "b")]), ("seakr", [(SURE_WORDS, "b", "b")])],
+)
+def test_the_snippets_that_were_kept_are_what_was_retrieved(name: str, steps: list[tuple[str, str, str]]) -> None:
+    assert retrieved(recording_of(name)) == steps
 
 
 def test_ircot_keeps_a_snippet_a_step_and_a_search_in_vain_is_no_step(tmp_path: Path) -> None:
     found = {QUESTION: ["a"], SAID: [], NEXT: ["b"]}
     llm = Reasoner(step=through(SAID, NEXT, LAST))
     run = reasoned("ircot", SearchingContext(), llm, tmp_path, lambda query: found[query])
-    assert told(retrieval_steps(run)) == [(QUESTION, "a", "a"), (NEXT, "b", "a b")]
+    assert retrieved(run) == [(QUESTION, "a", "a"), (NEXT, "b", "a b")]
 
 
-def test_flare_retrieves_for_the_words_that_it_is_sure_of(tmp_path: Path) -> None:
-    llm = Reasoner(step=through(SAID, doubted(NEXT, Kirkby=0.1), LAST))
-    assert told(retrieval_steps(reasoned("flare", FlareContext(), llm, tmp_path))) == [("Ada born", "a", "a")]
-
-
-def test_seakr_keeps_the_snippet_of_the_lowest_uncertainty(tmp_path: Path) -> None:
-    def uncertainty(kind: str, shown: Sequence[str], said: Sequence[str]) -> float:
-        if len(said) == 1 and not shown:
-            return -2.0
-        return -6.9 if shown == ("b",) else -6.5 if shown else -6.9
-
-    llm = Reasoner(step=through(SAID, NEXT, LAST), uncertainty=uncertainty)
-    steps = retrieval_steps(reasoned("seakr", SeaKRContext(retrieval_threshold="-6"), llm, tmp_path))
-    assert [(ids(step.new), ids(step.known)) for step in steps] == [("b", "b")]
-
-
-def test_iter_retgen_replaces_its_context(runs: dict[str, Recording]) -> None:
-    (first, second) = retrieval_steps(runs["iter_retgen"])
-    assert (first.label, ids(first.new), ids(first.known)) == (QUESTION, "a b", "a b")
-    assert (ids(second.new), ids(second.known)) == ("c", "b c")
+def test_iter_retgen_replaces_its_context() -> None:
+    first, second = retrieved(recording_of("iter_retgen"))
+    assert first == (QUESTION, "a b", "a b")
+    assert second[1:] == ("c", "b c")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.presenters.blocks import Bars, Block, Table, Words
-from dubito.presenters.presenter import StepSummary, figures_of, outcome_of, retrieval_steps, summary_of
+from dubito.presenters.blocks import Bars, Table, Words
+from dubito.presenters.presenter import StepSummary, figures_of, outcome_of, summary_of
 from dubito.state.seper import SePerContext
-from dubito.tests.recorded import record, seper_run
+from dubito.tests.recorded import cells, recorded, retrieved, seper_run
 from dubito.tests.scripted import QUESTION
-from dubito.traces.recording import Recording, read
+from dubito.traces.recording import Recording
 from dubito.traces.steps import NodeRun, Step
 
 
@@ -23,13 +23,7 @@ def rule(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def recording(rule: str, tmp_path: Path) -> Recording:
     """With the chunks three of four responses are right, two of them in two spellings; without them none is."""
-    record(seper_run(rule=rule), tmp_path / "t.jsonl")
-    return read(tmp_path / "t.jsonl")
-
-
-def texts(block: Block) -> list[list[str]]:
-    assert isinstance(block, Table)
-    return [[cell.text for cell in row.cells] for row in block.rows]
+    return recorded(seper_run(rule=rule), tmp_path)
 
 
 def said(recording: Recording, node: str) -> StepSummary:
@@ -42,7 +36,7 @@ def test_the_responses_of_both_sides(recording: Recording) -> None:
     (table,) = summary.blocks
     assert isinstance(table, Table)
     assert table.columns == ["with the chunks", "without", "response"]
-    assert texts(table) == [["0.25", "1.00", "three"], ["0.50", "", "one"], ["0.25", "", "two"]]
+    assert cells(table) == [["0.25", "1.00", "three"], ["0.50", "", "one"], ["0.25", "", "two"]]
 
 
 def test_while_a_side_is_sampled_the_other_is_counted() -> None:
@@ -51,7 +45,7 @@ def test_while_a_side_is_sampled_the_other_is_counted() -> None:
     step = Step(1, "seper", "sample_responses", (), 0, 1, {}, SePerContext(), runs)
     assert summary_of(step) == StepSummary("1 response without")
     runs.pop()
-    assert texts(summary_of(step).blocks[0]) == [["1.00", "(no answer)"]]
+    assert cells(summary_of(step).blocks[0]) == [["1.00", "(no answer)"]]
 
 
 def test_the_judgement_is_hidden_and_the_measure_says_what_came_of_it(recording: Recording, rule: str) -> None:
@@ -78,10 +72,10 @@ def test_the_page(recording: Recording, rule: str) -> None:
     assert isinstance(responses, Table)
     names = ["weight", "response", *(["cluster"] if rule == "hard" else [])]
     assert responses.columns == [*names, "entails one", "entailed by one", "entails 1", "entailed by 1"]
-    assert ["0.250", "one", *(["0"] if rule == "hard" else []), "1.00", "1.00", "0.40", "0.40"] in texts(responses)
+    assert ["0.250", "one", *(["0"] if rule == "hard" else []), "1.00", "1.00", "0.40", "0.40"] in cells(responses)
     assert len(responses.rows) == 4
     if rule == "hard":
-        assert texts(tables[1]) == [["0", "0.750", "one", "matches", ""], ["1", "0.250", "three", "", ""]]
+        assert cells(tables[1]) == [["0", "0.750", "one", "matches", ""], ["1", "0.250", "three", "", ""]]
         marked = [row.cells[1].text for row in responses.rows if row.marked]
         assert sorted(marked) == ["One.", "one", "two"]
 
@@ -89,7 +83,7 @@ def test_the_page(recording: Recording, rule: str) -> None:
 def test_a_pair_that_the_judge_could_not_label_has_a_question_mark(recording: Recording) -> None:
     update: Any = next(step for step in recording.steps if step.node == "measure_seper").update
     update["with_context"]["responses"][0]["entails"] = [None, None]
-    assert "?" in [cell for row in texts(figures_of(recording)[1]) for cell in row]
+    assert "?" in [cell for row in cells(figures_of(recording)[1]) for cell in row]
 
 
 def test_a_run_that_ended_early(recording: Recording) -> None:
@@ -107,10 +101,8 @@ def test_the_outcome_says_what_the_chunks_did(delta: float, tone: str) -> None:
 
 
 def test_the_measured_chunks_are_the_retrieval(recording: Recording) -> None:
-    (step,) = retrieval_steps(recording)
-    assert (step.label, [chunk["id"] for chunk in step.known]) == (QUESTION, ["c0", "c1"])
+    assert retrieved(recording) == [(QUESTION, "c0 c1", "c0 c1")]
     prepare = recording.steps[0].runs[0]
-    prepare.update = {**prepare.update, "given": True, "evidence": list(step.known)}
+    prepare.update = {**prepare.update, "evidence": recording.steps[1].update["evidence"]}
     recording.steps[1:] = []
-    (given,) = retrieval_steps(recording)
-    assert (given.label, given.known) == ("the given chunks", step.known)
+    assert retrieved(recording) == [("the given chunks", "c0 c1", "c0 c1")]

@@ -24,7 +24,7 @@ from dubito.render.trace_page import render
 from dubito.resources.resources import Resources
 from dubito.state.neighbourhood import NeighbourhoodContext, Pool, ScoredDocument, StopReason
 from dubito.state.sunar import SunarContext
-from dubito.tests.recorded import NEAR, RELEVANCE, RUNS, WHERE, WHO, record
+from dubito.tests.recorded import RUNS, WHERE, WHO, cells, ids, record, recording_of, retrieved, trace_of
 from dubito.tests.scripted import (
     QUESTION,
     Explorer,
@@ -35,27 +35,11 @@ from dubito.tests.scripted import (
     ScriptedReranker,
 )
 from dubito.traces.events import Progress
-from dubito.traces.recording import Recording, read
+from dubito.traces.recording import Recording, assembled, read
 from dubito.traces.run import Run
 from dubito.traces.steps import NodeRun, Step
 
 EMPTY = StepSummary()
-
-
-@pytest.fixture(scope="module")
-def sunar(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """Two look-ups of four documents each; read again, the answer changes."""
-    path = tmp_path_factory.mktemp("sunar") / "t.jsonl"
-    record(RUNS["sunar"](), path)
-    return read(path)
-
-
-@pytest.fixture(scope="module")
-def one_look_up(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """A look-up in four batches, six documents."""
-    path = tmp_path_factory.mktemp("neighbourhood") / "t.jsonl"
-    record(RUNS["neighbourhood"](), path)
-    return read(path)
 
 
 def said(recording: Recording, node: str) -> list[StepSummary]:
@@ -64,10 +48,6 @@ def said(recording: Recording, node: str) -> list[StepSummary]:
 
 def words(recording: Recording, node: str) -> list[str]:
     return [summary.words for summary in said(recording, node)]
-
-
-def cells(block: Block) -> list[list[str]]:
-    return [[cell.text for cell in row.cells] for row in cast("Table", block).rows]
 
 
 def step(node: str, given: dict[str, Any], update: dict[str, Any] | None = None, **settings: Any) -> Step:
@@ -87,9 +67,9 @@ def scored(chunk_id: str, score: float, pool: Pool = "first_stage", parent: str 
 # the steps of a look-up
 
 
-def test_a_look_up_is_told_batch_by_batch(sunar: Recording) -> None:
-    assert words(sunar, "search_first_stage") == ["3 documents from retriever"] * 2
-    first, second = said(sunar, "update_frontier")[:2]
+def test_a_look_up_is_told_batch_by_batch() -> None:
+    assert words(recording_of("sunar"), "search_first_stage") == ["3 documents from retriever"] * 2
+    first, second = said(recording_of("sunar"), "update_frontier")[:2]
     assert first.words == "batch 1: 2 from the first stage, 2 of 4 scored"
     # 0.9 and 0.8 are halved, because the answers make two sets; then 0.85 and 0.2 as they are
     assert first.blocks[:2] == [
@@ -100,17 +80,17 @@ def test_a_look_up_is_told_batch_by_batch(sunar: Recording) -> None:
     assert second.words == "batch 2: 2 neighbours, 4 of 4 scored"
     assert second.blocks[0] == Words("1 semantic set: same (2)")
     assert cells(second.blocks[2]) == [["1", "0.850", "Tn1", "neighbour of Tf1"]]
-    answers = said(sunar, "intermediate_answer")
+    answers = said(recording_of("sunar"), "intermediate_answer")
     assert answers[0] == StepSummary("Ada", [Words("from Tn1; Tf1", "dim")])
 
 
-def test_steps_that_update_frontier_sums_up_are_hidden_once_they_are_done(sunar: Recording) -> None:
+def test_steps_that_update_frontier_sums_up_are_hidden_once_they_are_done() -> None:
     nodes = ("select_batch", "score_batch", "sample_answers", "count_semantic_sets", "record_hop")
-    assert all(summary.hidden for node in nodes for summary in said(sunar, node))
+    assert all(summary.hidden for node in nodes for summary in said(recording_of("sunar"), node))
 
 
-def test_a_question_of_its_own_has_its_answer_below_alone(one_look_up: Recording) -> None:
-    assert said(one_look_up, "intermediate_answer") == [EMPTY]
+def test_a_question_of_its_own_has_its_answer_below_alone() -> None:
+    assert said(recording_of("neighbourhood"), "intermediate_answer") == [EMPTY]
 
 
 def test_what_is_under_way() -> None:
@@ -191,19 +171,19 @@ def test_of_equal_scores_the_document_that_was_there_stays() -> None:
 # the steps of SUNAR
 
 
-def test_the_reasoning_path_is_told_step_by_step(sunar: Recording) -> None:
-    assert words(sunar, "decompose") == [
+def test_the_reasoning_path_is_told_step_by_step() -> None:
+    assert words(recording_of("sunar"), "decompose") == [
         f"sub-question 1: {WHO}",
         f"sub-question 2: {WHERE}",
         "the path arrives at: the Wyre",
     ]
-    assert words(sunar, "neighbourhood") == ["4 scored, 2 from the frontier: the budget is spent"] * 2
+    assert words(recording_of("sunar"), "neighbourhood") == ["4 scored, 2 from the frontier: the budget is spent"] * 2
     evidence = [Words("Tf1; Tn1; Tb1; Tb2", "dim")]
-    assert said(sunar, "rerank_all_evidence") == [
+    assert said(recording_of("sunar"), "rerank_all_evidence") == [
         StepSummary("4 documents of all sub-questions to read again", evidence)
     ]
     changed = StepSummary("the answer changes: the Lune", [Words("≠ the path's answer: the Wyre", "warn")])
-    assert said(sunar, "reason_over_all_evidence") == [changed]
+    assert said(recording_of("sunar"), "reason_over_all_evidence") == [changed]
 
 
 def sunar_step(node: str, given: dict[str, Any], update: dict[str, Any] | None) -> StepSummary:
@@ -247,22 +227,22 @@ def test_how_far_a_look_up_went_stands_under_its_answer(reason: StopReason) -> N
     ]
 
 
-def test_the_path_stands_under_its_answer(sunar: Recording) -> None:
-    assert sunar.output is not None
+def test_the_path_stands_under_its_answer() -> None:
+    output = recording_of("sunar").output or {}
     path = Pairs([(WHO, "Ada"), (WHERE, "Lancaster")], "The path, 2 sub-questions:", arrow=True)
     changed = Words("It arrived at: the Wyre. Reading its evidence again changed the answer.", "warn")
     # the first batch of the first look-up makes two sets, the three others one
     uncertainty = Words("Uncertainty: mean number of semantic sets 1.25.")
-    assert outcome_of("sunar", sunar.output, SunarContext()) == [path, changed, uncertainty]
-    stays = {**sunar.output, "changed": False, "uncertainty": None}
+    assert outcome_of("sunar", output, SunarContext()) == [path, changed, uncertainty]
+    stays = {**output, "changed": False, "uncertainty": None}
     assert outcome_of("sunar", stays, SunarContext()) == [path]
 
 
 # the figures of a page
 
 
-def test_the_path_the_answers_and_the_look_ups_of_sunar(sunar: Recording) -> None:
-    path, answers, changed, *look_ups = figures_of(sunar)
+def test_the_path_the_answers_and_the_look_ups_of_sunar() -> None:
+    path, answers, changed, *look_ups = figures_of(recording_of("sunar"))
     assert path == Pairs([(WHO, "Ada"), (WHERE, "Lancaster")], "Reasoning path", arrow=True)
     pairs = [("The path's answer", "the Wyre"), ("From all evidence, read again", "the Lune")]
     assert answers == Pairs(pairs, "Answers")
@@ -278,8 +258,8 @@ def test_the_path_the_answers_and_the_look_ups_of_sunar(sunar: Recording) -> Non
     ]
 
 
-def test_the_batches_of_a_look_up(one_look_up: Recording) -> None:
-    table, _, ending, drawing, scores = figures_of(one_look_up)
+def test_the_batches_of_a_look_up() -> None:
+    table, _, ending, drawing, scores = figures_of(recording_of("neighbourhood"))
     # R: f1, f2, then b1; their neighbours n1, n2, n3 in between; a batch with f2 has two semantic sets
     assert cells(table) == [
         ["1", "first stage", "2", "2", "2", "× 0.50", "0.900", "0.450", "2", "3"],
@@ -298,86 +278,63 @@ def test_the_batches_of_a_look_up(one_look_up: Recording) -> None:
     assert isinstance(drawing, Flow)
 
 
-def test_the_drawing_leads_from_parents_to_neighbours(one_look_up: Recording) -> None:
-    drawing = next(block for block in figures_of(one_look_up) if isinstance(block, Flow))
-    output = one_look_up.output or {}
-    dots = {dot.label: dot for dot in drawing.dots}
-    assert dots.keys() == {f"T{document['chunk_id']}" for document in output["scored"]}
-    assert {label for label, dot in dots.items() if dot.strong} == {f"T{chunk['id']}" for chunk in output["evidence"]}
-    ends = {}
-    for document in output["scored"]:
-        chunk_id, parent = document["chunk_id"], document["parent"]
-        dot = dots[f"T{chunk_id}"]
-        assert dot.square == (parent is None)
-        assert f"(raw {RELEVANCE[chunk_id]:.3f})" in dot.tip
-        if parent is not None:
-            assert chunk_id in NEAR[parent]
-            assert dot.tip.endswith(f"neighbour of T{parent}")
-            ends[chunk_id] = (dots[f"T{parent}"].y, dot.x - 6, dot.y)
-    drawn = [line.path.replace("M", "").replace("C", " ").split() for line in drawing.lines]
-    assert sorted((float(p[1]), float(p[-2]), float(p[-1])) for p in drawn) == sorted(ends.values())
-    # evidence: n1, a neighbour of f1
-    assert sum(line.strong for line in drawing.lines) == 1
+def test_the_drawing_leads_from_parents_to_neighbours() -> None:
+    drawing = next(block for block in figures_of(recording_of("neighbourhood")) if isinstance(block, Flow))
+    output = recording_of("neighbourhood").output or {}
+    dots = {dot.id: dot for _, column in drawing.columns for dot in column}
+    assert {name: dot.parent for name, dot in dots.items()} == {
+        document["chunk_id"]: document["parent"] for document in output["scored"]
+    }
+    assert {name for name, dot in dots.items() if dot.strong} == {chunk["id"] for chunk in output["evidence"]}
+    assert {name for name, dot in dots.items() if dot.leads} == {"f1", "n1", "b1"}, "n1 is a neighbour of f1"
+    assert (dots["n1"].label, dots["n1"].tip) == ("Tn1", "Tn1: score 0.850 (raw 0.850), neighbour of Tf1")
 
 
-def test_a_long_exploration_is_drawn_in_part(one_look_up: Recording) -> None:
+def test_a_long_exploration_is_drawn_in_part() -> None:
     def batch(number: int) -> NodeRun:
         documents = [{**scored(f"d{number}-{i}", 0.5), "iteration": number} for i in range(50)]
         given = {"iteration": number, "pool": "first_stage", "number_of_semantic_sets": 1, "documents_by_id": {}}
         return NodeRun(f"t{number}", 0.0, given, 1.0, {"scored": documents, "frontier": []})
 
     batches = [Step(i, "neighbourhood", "update_frontier", (), 0, i, {}, None, [batch(i)]) for i in range(20)]
-    drawing = next(block for block in look_up(batches, one_look_up) if isinstance(block, Flow))
-    assert len(drawing.dots) == 12 * 24
-    assert drawing.columns[0][1] == "batch 1: first stage, 26 not drawn"
+    drawing = next(block for block in look_up(batches, recording_of("neighbourhood")) if isinstance(block, Flow))
+    assert [len(dots) for _, dots in drawing.columns] == [24] * 12
+    assert drawing.columns[0][0] == "batch 1: first stage, 26 not drawn"
     assert drawing.note.endswith("The first 12 of 20 batches are drawn.")
 
 
-def test_runs_that_ended_early(sunar: Recording, one_look_up: Recording, tmp_path: Path) -> None:
-    assert look_up([], one_look_up) == [Words("It ended before any document was scored.")]
-    record(RUNS["sunar"](), tmp_path / "t.jsonl")
-    lines = (tmp_path / "t.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "t.jsonl").write_bytes(lines[0])
-    early = read(tmp_path / "t.jsonl")
+def test_runs_that_ended_early() -> None:
+    assert look_up([], recording_of("neighbourhood")) == [Words("It ended before any document was scored.")]
+    early = recording_of("sunar", until=1)
     assert figures_of(early) == [Words("The run ended before anything was looked up.")]
-    assert retrieval_steps(early) == []
-    recorded = [i for i, line in enumerate(lines) if json.loads(line).get("node") == "record_hop"]
-    (tmp_path / "t.jsonl").write_bytes(b"".join(lines[: recorded[0]]))
-    assert told(read(tmp_path / "t.jsonl")) == [(WHO, "n1 f1", "n1 f1")]
+    assert retrieved(early) == []
+    nodes = [json.loads(line).get("node") for line in trace_of("sunar").splitlines()]
+    assert retrieved(recording_of("sunar", until=nodes.index("record_hop"))) == [(WHO, "n1 f1", "n1 f1")]
 
 
 # retrieval steps
 
 
-def ids(chunks: Sequence[Any]) -> str:
-    return " ".join(chunk["id"] for chunk in chunks)
-
-
-def told(recording: Recording) -> list[tuple[str, str, str]]:
-    return [(found.label, ids(found.new), ids(found.known)) for found in retrieval_steps(recording)]
-
-
-def test_each_look_up_is_a_retrieval_step_and_so_is_the_meta_evidence(sunar: Recording) -> None:
-    assert told(sunar) == [
+def test_each_look_up_is_a_retrieval_step_and_so_is_the_meta_evidence() -> None:
+    assert retrieved(recording_of("sunar")) == [
         (WHO, "n1 f1", "n1 f1"),
         (WHERE, "b1 b2", "n1 f1 b1 b2"),
         ("meta evidence", "", "f1 n1 b1 b2"),
     ]
-    first, second, meta = retrieval_steps(sunar)
+    first, second, meta = retrieval_steps(recording_of("sunar"))
     # as many documents as are kept, in the order of the search and of the re-ranking
     assert (ids(first.first_stage), ids(first.reranked)) == ("f1 f2", "n1 f1")
     assert (ids(second.first_stage), ids(second.reranked)) == ("b1 b2", "b1 b2")
     assert (meta.first_stage, meta.reranked) == ((), ())
 
 
-def test_a_look_up_alone_is_one_retrieval_step(one_look_up: Recording) -> None:
-    assert told(one_look_up) == [(QUESTION, "n1 b1", "n1 b1")]
+def test_a_look_up_alone_is_one_retrieval_step() -> None:
+    assert retrieved(recording_of("neighbourhood")) == [(QUESTION, "n1 b1", "n1 b1")]
 
 
-def test_a_look_up_that_finds_a_document_of_an_earlier_one(tmp_path: Path) -> None:
-    record(RUNS["sunar"](), tmp_path / "t.jsonl")
-    (tmp_path / "t.jsonl").write_text((tmp_path / "t.jsonl").read_text().replace('"b1"', '"f1"'))
-    assert told(read(tmp_path / "t.jsonl"))[1] == (WHERE, "b2", "n1 f1 b2")
+def test_a_look_up_that_finds_a_document_of_an_earlier_one() -> None:
+    lines = trace_of("sunar").replace(b'"b1"', b'"f1"').splitlines(keepends=True)
+    assert retrieved(assembled(Path("t.jsonl"), lines))[1] == (WHERE, "b2", "n1 f1 b2")
 
 
 # time

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from dubito.presenters.blocks import Bar, Bars, Block, Cell, Dot, Flow, Fold, Gauge, Line, Pairs, Row, Table, Words, num
+from dubito.presenters.blocks import Bar, Bars, Block, Cell, Dot, Flow, Fold, Gauge, Pairs, Row, Table, Words, num
 from dubito.render.html import environment
 from dubito.render.sanitize import sanitize
 from dubito.render.terminal import MOST_ROWS, drawn
@@ -48,11 +48,17 @@ BLOCKS: list[Block] = [
     Fold("More", [Words("inside the fold")]),
     Flow(
         "Explored",
-        [(12.0, "batch 1")],
-        [Dot(16, 46, "Salt", "Salt: 0.5", 0.5, square=True, strong=True)],
-        [Line("M0 0", strong=True)],
-        width=9,
-        height=9,
+        [
+            ("batch 1", [Dot("a", None, "Salt", "Salt: 0.5", 0.5, strong=False, leads=False)]),
+            (
+                "batch 2",
+                [
+                    Dot("b", "a", "Lune", "Lune: 1", 1.0, strong=True, leads=True),
+                    Dot("c", "not drawn", "Wyre", "Wyre: 0", 0.0, strong=False, leads=False),
+                ],
+            ),
+        ],
+        "Bold: evidence.",
     ),
 ]
 
@@ -66,7 +72,7 @@ def on_terminal(blocks: list[Block], width: int = 80) -> str:
 
 
 def on_page(blocks: list[Block]) -> str:
-    template = environment(("dubito.render", "templates")).from_string(
+    template = environment().from_string(
         '{% from "blocks.jinja" import show with context %}{% for block in blocks %}{{ show(block) }}{% endfor %}'
     )
     return "".join(f"{line}\n" for line in template.render(blocks=blocks).splitlines() if line.strip())

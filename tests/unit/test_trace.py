@@ -1,47 +1,31 @@
-import json
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import pytest
 from dubito.cli.watch import follow
 from dubito.errors import ContextOverflow, UserFault
-from dubito.graphs import vanilla_rag
-from dubito.resources.resources import Resources
 from dubito.state.flow import Question
 from dubito.state.vanilla_rag import VanillaRagContext
-from dubito.tests.recorded import RUNS
-from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
+from dubito.tests.recorded import RUNS, lines, record, vanilla_run
+from dubito.tests.scripted import QUESTION
 from dubito.traces import writer
 from dubito.traces.events import ModelCall, NodeEnd, NodeStart
 from dubito.traces.recording import read
 from dubito.traces.run import Run
+from dubito.traces.steps import Steps
 from dubito.traces.writer import VERSION, Trace
 from langgraph.graph import END, START, StateGraph
 
 
-def run_over(texts=("first", "second"), **more: Any) -> Run:
-    llm = ScriptedChat(reply=lambda system, user: "the Lune", **more)
-    opened = Resources(llm=llm, retriever=ScriptedRetriever([1.0, 0.0], [[1.0, 0.1], [1.0, 0.2]], texts))
-    graph = vanilla_rag.build(opened).compile(name="vanilla_rag")
-    return Run(graph, "Which river?", VanillaRagContext(k=2))
-
-
-def lines(path) -> list[dict[str, Any]]:
-    text = path.read_bytes()
-    assert text.endswith(b"\n")
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def test_a_trace_holds_every_step_and_model_call_of_the_run(tmp_path):
-    run = run_over()
-    follow(run, tmp_path / "run.jsonl", None)
-    found = lines(tmp_path / "run.jsonl")
+    run = vanilla_run()
+    found = record(run, tmp_path / "run.jsonl")
     header, *middle, last = found
     assert {name: header[name] for name in ("type", "version", "graph", "question")} == {
         "type": "run",
         "version": VERSION,
         "graph": "vanilla_rag",
-        "question": "Which river?",
+        "question": QUESTION,
     }
     assert header["dubito"]
     assert header["context"]["k"] == 2
@@ -56,9 +40,9 @@ def test_a_trace_holds_every_step_and_model_call_of_the_run(tmp_path):
     ]
     start, call, end = middle[-3:]
     assert start["task"] == call["task"] == end["task"]
-    assert start["input"]["question"] == "Which river?"
+    assert start["input"]["question"] == QUESTION
     assert call["verb"] == "complete"
-    assert "Which river?" in call["request"]["messages"][-1]["content"]
+    assert QUESTION in call["request"]["messages"][-1]["content"]
     assert call["reply"]["texts"] == ["the Lune"]
     assert (call["prompt_tokens"], call["completion_tokens"]) == (7, 3)
     assert end["update"]["answer"] == "the Lune"
@@ -73,7 +57,7 @@ def test_a_trace_holds_every_step_and_model_call_of_the_run(tmp_path):
 
 
 def test_each_line_is_on_disk_before_the_next_event(tmp_path):
-    run, path = run_over(), tmp_path / "run.jsonl"
+    run, path = vanilla_run(), tmp_path / "run.jsonl"
     with Trace(path, run) as trace:
         assert [line["type"] for line in lines(path)] == ["run"]
         written = 1
@@ -84,7 +68,7 @@ def test_each_line_is_on_disk_before_the_next_event(tmp_path):
 
 
 def test_a_fault_is_in_the_nodes_line_and_in_the_last_one(tmp_path):
-    run = run_over(faults=[ContextOverflow("Too long: use fewer chunks.")])
+    run = vanilla_run(faults=[ContextOverflow("Too long: use fewer chunks.")])
     with pytest.raises(ContextOverflow):
         follow(run, tmp_path / "run.jsonl", None)
     *_, node, last = lines(tmp_path / "run.jsonl")
@@ -94,14 +78,14 @@ def test_a_fault_is_in_the_nodes_line_and_in_the_last_one(tmp_path):
 
 
 def test_an_interrupted_run_has_a_last_line_too(tmp_path):
-    run, path = run_over(), tmp_path / "run.jsonl"
+    run, path = vanilla_run(), tmp_path / "run.jsonl"
     with pytest.raises(KeyboardInterrupt), Trace(path, run):
         raise KeyboardInterrupt
     assert lines(path)[-1]["error"]["type"] == "Interrupted"
 
 
 def test_text_that_is_no_text_and_numbers_that_are_no_json_are_written_as_json(tmp_path):
-    run, path = run_over(texts=("half a pair: \ud800", "Zürich")), tmp_path / "run.jsonl"
+    run, path = vanilla_run(("half a pair: \ud800", "Zürich")), tmp_path / "run.jsonl"
     with Trace(path, run) as trace:
         trace.on(
             ModelCall(namespace=(), at=0.0, node="n", task="t", call={"reply": {"mean_logprobs": [float("-inf"), -1]}})
@@ -115,22 +99,22 @@ def test_text_that_is_no_text_and_numbers_that_are_no_json_are_written_as_json(t
 
 
 def test_a_trace_is_overwritten_and_nothing_else_is(tmp_path):
-    follow(run_over(), tmp_path / "run.jsonl", None)
-    follow(run_over(), tmp_path / "run.jsonl", None)
+    follow(vanilla_run(), tmp_path / "run.jsonl", None)
+    follow(vanilla_run(), tmp_path / "run.jsonl", None)
     assert [line["type"] for line in lines(tmp_path / "run.jsonl")].count("run") == 1
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"title": "a", "text": "b"}\n')
     with pytest.raises(UserFault, match="is not a trace"):
-        Trace(corpus, run_over())
+        Trace(corpus, vanilla_run())
     assert corpus.read_text() == '{"title": "a", "text": "b"}\n'
     (tmp_path / "empty.jsonl").touch()
-    follow(run_over(), tmp_path / "empty.jsonl", None)
+    follow(vanilla_run(), tmp_path / "empty.jsonl", None)
 
 
 @pytest.mark.parametrize("name", ["none/run.jsonl", "."])
 def test_a_path_that_cannot_be_written_is_refused(tmp_path, name):
     with pytest.raises(UserFault, match="give another path"):
-        Trace(tmp_path / name, run_over())
+        Trace(tmp_path / name, vanilla_run())
 
 
 class Words(TypedDict, total=False):
@@ -172,3 +156,8 @@ def test_long_values_that_earlier_lines_give_are_left_out_and_read_back(name, tm
     for _, step in read(tmp_path / "t.jsonl").walk():
         for node_run in step.runs:
             assert {**node_run.input, "usage": None} == {**inputs[node_run.id], "usage": None}, step.node
+
+
+def test_what_ended_without_a_start_is_passed_over():
+    steps = Steps("vanilla_rag")
+    assert {steps.on(event) for event in vanilla_run() if not isinstance(event, NodeStart)} == {None}
