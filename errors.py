@@ -29,20 +29,24 @@ class ContextOverflow(UserFault):
 
 
 class ModelFault(DubitoError):
-    """A transient fault of a model or its server: timeout, 5xx, dropped connection. The node is retried."""
+    """A transient fault of a model or its server: timeout, 5xx, dropped connection."""
 
-    def __init__(self, endpoint: str, reason: str) -> None:
-        """endpoint: the model's name or URL; reason: the cause, without a full stop at its end."""
+    def __init__(self, endpoint: str, reason: str, attempts: int = 0) -> None:
+        """endpoint: the model's name or URL; reason: the cause, without a full stop at its end.
+
+        attempts: how often the request was sent; 0 if it was not retried, so that the node is.
+        """
         super().__init__(f"{endpoint}: {reason}.")
         self.endpoint = endpoint
         self.reason = reason
+        self.attempts = attempts
 
 
 class ModelUnavailable(DubitoError):
     """A model fault that remains after all retries."""
 
     def __init__(self, endpoint: str, attempts: int, reason: str) -> None:
-        """attempts: how many times the node ran."""
+        """attempts: how many times the request was sent, or the node ran."""
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
         super().__init__(f"{endpoint} did not answer after {tries}: {reason}.")
         self.endpoint = endpoint

@@ -18,11 +18,24 @@ class Settings(BaseSettings):
     timeout_s: float = Field(
         default=120.0, gt=0, description="The longest wait for a reply of a model server, in seconds."
     )
-    api_key: SecretStr | None = Field(
-        default=None, description="The key for OpenAI-compatible servers; the default is OPENAI_API_KEY."
+    outage_s: float = Field(
+        default=300.0,
+        ge=0,
+        description="How long to wait for a model server that answered before and now refuses everything, in seconds.",
     )
-
-    qdrant_api_key: SecretStr | None = Field(default=None, description="The key for Qdrant servers.")
+    api_key: SecretStr | None = Field(
+        default=None,
+        description="The key for OpenAI-compatible servers. It goes to those that are named on the command line, in "
+        "DUBITO_ALLOW or in DUBITO_KEYS. The key in OPENAI_API_KEY goes to https://api.openai.com alone.",
+    )
+    qdrant_api_key: SecretStr | None = Field(
+        default=None, description="The key for Qdrant servers; it goes where DUBITO_API_KEY may go."
+    )
+    keys: SecretStr | None = Field(
+        default=None,
+        description="Further servers that get a key, separated by spaces: HOST for DUBITO_API_KEY, HOST=KEY or "
+        "HOST=$VARIABLE for another one. HOST means https://HOST; write http:// or a port where needed.",
+    )
 
     otlp_endpoint: str | None = Field(
         default=None, description="The collector that receives the spans of all runs; without it no spans are sent."

@@ -42,10 +42,19 @@ class Commands(TyperGroup):
         """Run the command line and exit."""
         arguments = list(sys.argv[1:] if args is None else args)
         try:
+            _bind_keys([*arguments, os.environ.get("DUBITO_LLM", "")])
             code = super().main(arguments, *more, **{**named, "standalone_mode": False})
         except Exception as fault:
             code = _report(fault, as_json="--json" in _options(arguments))
         sys.exit(code if isinstance(code, int) else ANSWERED)
+
+
+def _bind_keys(texts: Sequence[str]) -> None:
+    """Let the keys of the environment go to the servers that the command line names."""
+    if any("://" in text for text in texts):
+        from ..server_url import bind_general_keys  # noqa: PLC0415 - keeps `--help` quick
+
+        bind_general_keys(texts)
 
 
 def explain(fault: Exception) -> tuple[int, str, str]:

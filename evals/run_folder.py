@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import UserFault
+from ..server_url import checked_url
 from .datasets import Dataset, pooled, sample, write_corpus
 from .questions import GoldQuestion
 
@@ -130,6 +131,8 @@ def spread(tasks: Sequence[EvaluationTask], urls: Sequence[str]) -> list[Evaluat
     chat model is not on a server.
     """
     places = {question: place for place, question in enumerate(dict.fromkeys(task.question for task in tasks))}
+    for url in urls:
+        checked_url(url, "http://host:8000/v1")
     return [_at(task, urls[places[task.question] % len(urls)]) for task in tasks]
 
 

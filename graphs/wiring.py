@@ -31,8 +31,14 @@ T = TypeVar("T")
 Node = Callable[[Any, C, Resources], Awaitable[Mapping[str, Any]]]
 Fallback = Callable[[Any, ModelUnavailable], Mapping[str, Any]]
 
-RETRY = RetryPolicy(retry_on=ModelFault, max_attempts=4, initial_interval=0.5, backoff_factor=2.0, max_interval=8.0)
-"""The only place where a model fault is retried: the clients' own retries are off."""
+RETRY = RetryPolicy(
+    retry_on=lambda fault: isinstance(fault, ModelFault) and not fault.attempts,
+    max_attempts=4,
+    initial_interval=0.5,
+    backoff_factor=2.0,
+    max_interval=8.0,
+)
+"""For the model faults whose requests were not retried one by one, as those of a `Server` are."""
 
 
 class NodeRunnable(Runnable[Any, Any]):
@@ -143,9 +149,9 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
             update = dict(await node(state, context, self._resources or shared_resources()))
         except ModelFault as fault:
             attempt = runtime.execution_info.node_attempt if runtime.execution_info else RETRY.max_attempts
-            if attempt < RETRY.max_attempts:
+            if attempt < RETRY.max_attempts and not fault.attempts:
                 raise
-            unavailable = ModelUnavailable(fault.endpoint, attempt, fault.reason)
+            unavailable = ModelUnavailable(fault.endpoint, fault.attempts or attempt, fault.reason)
             if fallback is None:
                 raise unavailable from fault
             update = dict(fallback(state, unavailable))

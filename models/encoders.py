@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..concurrency import gather_or_cancel
-from ..errors import UserFault
+from ..errors import ModelFault, UserFault
 from .interfaces import Vectors
 from .local_weights import UNLIMITED, OneThread, load_weights, local_extra
 from .openai_server import Server
@@ -59,14 +59,17 @@ class _CheckedEncoder(ABC):
             return np.zeros((0, await self.dimension()), dtype=np.float32)
         rows = await self._rows(list(texts), query=query)
         vectors = await asyncio.to_thread(unit_rows, rows, len(texts), self.name)
-        if self._dimension is None:
-            self._dimension = vectors.shape[1]
-        elif vectors.shape[1] != self._dimension:
-            raise UserFault(
-                f"The encoder {self.name} gave vectors of length {vectors.shape[1]} after vectors of length "
-                f"{self._dimension}."
-            )
+        if vectors.shape[1] != self._dimension:
+            await self._agree_on(vectors.shape[1])
         return vectors
+
+    async def _agree_on(self, length: int) -> None:
+        """Note the length of the vectors; `UserFault` if it changed."""
+        if self._dimension not in {None, length}:
+            raise UserFault(
+                f"The encoder {self.name} gave vectors of length {length} after vectors of length {self._dimension}."
+            )
+        self._dimension = length
 
     @abstractmethod
     async def _rows(self, texts: list[str], *, query: bool) -> Any: ...  # noqa: ANN401 - see `unit_rows`
@@ -119,7 +122,7 @@ class LangChainEncoder(_CheckedEncoder):
 
 
 class ServerEncoder(_CheckedEncoder):
-    """The encoder behind an OpenAI-compatible `/embeddings` endpoint. It does not retry: the graph's nodes do."""
+    """The encoder behind an OpenAI-compatible `/embeddings` endpoint."""
 
     def __init__(self, name: str, base_url: str, model: str) -> None:
         """base_url: as in `https://host/v1`; `UserFault` for another form, and without a model."""
@@ -129,6 +132,13 @@ class ServerEncoder(_CheckedEncoder):
         self._server = Server(base_url)
         self._model = model
 
+    async def _agree_on(self, length: int) -> None:
+        """Ask the server once more: a single reply may be wrong. `ModelFault` if it gives another length now."""
+        said = len((await self._rows([PROBE], query=False))[0])
+        if said != length:
+            raise ModelFault(self.name, f"it gave vectors of length {length} and of length {said}")
+        await super()._agree_on(length)
+
     async def _rows(self, texts: list[str], *, query: bool) -> list[list[float]]:
         gate = asyncio.Semaphore(SERVER_REQUESTS)
 
@@ -136,12 +146,19 @@ class ServerEncoder(_CheckedEncoder):
             # every compatible server can send plain numbers
             body = {"model": self._model, "input": batch, "encoding_format": "float"}
             async with gate:
-                reply = await self._server.request("/embeddings", body)
-            with self._server.reading():
-                return [row["embedding"] for row in sorted(reply["data"], key=lambda row: row.get("index") or 0)]
+                return await self._server.request("/embeddings", body, partial(_embeddings, count=len(batch)))
 
         batches = (texts[start : start + SERVER_BATCH] for start in range(0, len(texts), SERVER_BATCH))
         return [row for rows in await gather_or_cancel(map(request, batches)) for row in rows]
+
+
+def _embeddings(reply: Mapping[str, Any], count: int) -> list[list[float]]:
+    """The vectors in a reply, in order; ValueError unless they are `count` equally long ones of finite numbers."""
+    rows = [row["embedding"] for row in sorted(reply["data"], key=lambda row: row.get("index") or 0)]
+    vectors = np.asarray(rows, dtype=np.float64)
+    if vectors.ndim != 2 or len(vectors) != count or vectors.size == 0 or not np.isfinite(vectors).all():
+        raise ValueError(f"it has no {count} equally long vectors of finite numbers")
+    return rows
 
 
 def unit_rows(rows: Any, count: int, name: str) -> Vectors:  # noqa: ANN401 - any value an encoder returns

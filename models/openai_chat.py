@@ -1,6 +1,7 @@
 """Chat models behind an OpenAI-compatible HTTP API: vLLM with all its extras, or any plain server."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -13,8 +14,8 @@ from ..errors import CapabilityMissing, ModelFault, UserFault
 from .choose_by_prompt import ask_and_parse
 from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
-from .openai_server import Server, listed, unknown_model, usage
-from .option_probabilities import normalised, option_masses, told_apart
+from .openai_server import Server, listed, log_probability, unknown_model, usage
+from .option_probabilities import OptionMasses, normalised, option_masses, told_apart
 from .postprocess import tokens_within
 from .thinking import CLOSE, OPEN, strip_thinking
 from .vllm_states import StatesServer, compare, refuse_extraction
@@ -197,7 +198,7 @@ class OpenAIChat:
         return body
 
     async def _completions(self, body: dict[str, Any], sampling: Sampling) -> Reply:
-        return self._reply(await self._server.request("/chat/completions", body), sampling)
+        return await self._server.request("/chat/completions", body, lambda reply: self._reply(reply, sampling))
 
     async def _draw(
         self, messages: Sequence[Message], sampling: Sampling
@@ -206,21 +207,22 @@ class OpenAIChat:
         sampling = replace(sampling, logprobs=True)
         n, body = sampling.distinct, await self._body(messages, sampling)
         body |= {"return_token_ids": True, **({"n": n} if n > 1 else {})}
-        answer = await self._server.request("/chat/completions", body)
-        reply = self._reply(answer, sampling)
-        if not answer.get("prompt_token_ids"):
-            raise self._missing("returns no token ids, which needs a newer vLLM")
-        with self._server.reading():
-            prompt, drawn = _drawn(answer)
+
+        def read(answer: dict[str, Any]) -> tuple[Reply, tuple[int, ...], list[SampledTokens]]:
+            reply = self._reply(answer, sampling)
+            if not answer.get("prompt_token_ids"):
+                raise self._missing("returns no token ids, which needs a newer vLLM")
+            return reply, *_drawn(answer)
+
+        reply, prompt, drawn = await self._server.request("/chat/completions", body, read)
         completions = self._counted(reply.completions, sampling)
         return replace(reply, completions=tuple(completions)), prompt, self._counted(drawn, sampling)
 
     def _reply(self, reply: Mapping[str, Any], sampling: Sampling) -> Reply:
-        with self._server.reading():
-            choices = _choices(reply)
-            if sampling.logprobs and any(_logprobs(c) is None for c in choices):
-                raise self._missing("gives no log-probabilities")
-            return Reply(tuple(self._completion(c, sampling) for c in choices), usage(reply))
+        choices = _choices(reply)
+        if sampling.logprobs and any(_logprobs(c) is None for c in choices):
+            raise self._missing("gives no log-probabilities")
+        return Reply(tuple(self._completion(c, sampling) for c in choices), usage(reply))
 
     def _counted(self, continuations: Sequence[T], sampling: Sampling) -> list[T]:
         """n continuations; a greedy one is repeated. `ModelFault` if the server returned too few."""
@@ -233,9 +235,12 @@ class OpenAIChat:
         if (reason := choice.get("finish_reason")) in {"abort", "error"}:
             raise ModelFault(self._server.base_url, f"the reply was broken off ({reason})")
         message = choice["message"]
-        content: str = message.get("content") or ""
-        tokens = [Token(t["token"], float(t["logprob"])) for t in _logprobs(choice) or []]
-        if not content and (message.get("reasoning") or message.get("reasoning_content")):
+        reasoned = message.get("reasoning") or message.get("reasoning_content")
+        content: str = (message.get("content", "") if reasoned else message["content"]) or ""
+        tokens = [Token(t["token"], t["logprob"]) for t in _logprobs(choice) or []]
+        # half a character, such as a lone surrogate, could be neither printed nor kept
+        "".join([content, *(token.text for token in tokens)]).encode()
+        if not content and reasoned:
             tokens = []  # the reply was cut while the model thought
         # an openai server does not say whether a stop string ended the reply
         has_end_mark = reason == "stop" and choice.get("stop_reason") is None and (self._vllm or not sampling.stop)
@@ -246,18 +251,21 @@ class OpenAIChat:
         most_tokens = max(len(option.encode()) for option in options)  # a token has at least one byte
         body = await self._body(messages, Sampling(max_tokens=most_tokens + 1, logprobs=True))
         confined = {"structured_outputs": {"choice": options}, "top_logprobs": _TOP_LOGPROBS, "return_token_ids": True}
-        reply = await self._server.request("/chat/completions", body | confined)
-        with self._server.reading():
-            choice, tokens = _choices(reply)[0], usage(reply)
+
+        def read(reply: dict[str, Any]) -> tuple[OptionMasses, Tokens, list[int], list[int]]:
+            choice = _choices(reply)[0]
             masses, shared = option_masses(_logprobs(choice) or [], options)
-            if (
-                sum(masses.values()) + sum(shared.values()) < 1 - _UNSEEN
-            ):  # there are more alternatives than the server returns
+            if sum(masses.values()) + sum(shared.values()) < 1 - _UNSEEN:
+                # there are more alternatives than the server returns
                 masses, shared = dict.fromkeys(options, 0.0), {tuple(options): 1.0}
             if sum(shared.values()) <= _UNSEEN:
-                return Choice(normalised(masses), tokens)
-            prompt = list(reply["prompt_token_ids"])
+                return (masses, {}), usage(reply), [], []
             end = choice["token_ids"][-1:] if choice.get("finish_reason") == "stop" else []
+            return (masses, shared), usage(reply), list(reply["prompt_token_ids"]), end
+
+        (masses, shared), tokens, prompt, end = await self._server.request("/chat/completions", body | confined, read)
+        if not shared:
+            return Choice(normalised(masses), tokens)
         undecided = [o for o in options if any(o in group for group in shared)]
         paths = dict(zip(undecided, await self._each(undecided, self._text_ids), strict=True))
         paths = {option: path + end for option, path in paths.items()}
@@ -272,11 +280,12 @@ class OpenAIChat:
         probabilities: dict[str, float] = {}
 
         async def ask(request: Sequence[Message], sampling: Sampling) -> Reply:
-            reply = await self._ask_freely(request, replace(sampling, logprobs=self._has_logprobs))
-            with self._server.reading():
+            def read(reply: dict[str, Any]) -> tuple[dict[str, float], str, Tokens]:
                 choice = _choices(reply)[0]
                 masses, _ = option_masses(_logprobs(choice) or [], options, loose=True)
-                text, tokens = self._completion(choice, sampling).text, usage(reply)
+                return masses, self._completion(choice, sampling).text, usage(reply)
+
+            masses, text, tokens = await self._ask_freely(request, replace(sampling, logprobs=self._has_logprobs), read)
             if sum(masses.values()) >= 0.5:
                 probabilities.update(normalised(masses))
                 text = max(masses, key=masses.__getitem__)
@@ -285,42 +294,45 @@ class OpenAIChat:
         choice = await ask_and_parse(ask, messages, options)
         return Choice(probabilities or choice.probabilities, choice.tokens)
 
-    async def _ask_freely(self, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+    async def _ask_freely(
+        self, messages: Sequence[Message], sampling: Sampling, read: Callable[[dict[str, Any]], T]
+    ) -> T:
         body = await self._body(messages, sampling)
         if not sampling.logprobs:
-            return await self._server.request("/chat/completions", body)
+            return await self._server.request("/chat/completions", body, read)
         try:
-            return await self._server.request("/chat/completions", {**body, "top_logprobs": _TOP_LOGPROBS})
+            return await self._server.request("/chat/completions", {**body, "top_logprobs": _TOP_LOGPROBS}, read)
         except UserFault as fault:
             if "logprobs" not in str(fault):
                 raise
         self._has_logprobs = False
-        return await self._ask_freely(messages, replace(sampling, logprobs=False))
+        return await self._ask_freely(messages, replace(sampling, logprobs=False), read)
 
     async def _score_ids(self, prompt: list[int], continuations: list[list[int]]) -> Scores:
         nonempty = [ids for ids in continuations if ids]
-        reply = await self._server.request(
-            "/completions",
-            {
-                "model": await self._model_id(),
-                "prompt": [prompt + ids for ids in nonempty],
-                "max_tokens": 1,
-                "temperature": 0,
-                "prompt_logprobs": 0,
-            },
-        )
-        with self._server.reading():
+        body = {
+            "model": await self._model_id(),
+            "prompt": [prompt + ids for ids in nonempty],
+            "max_tokens": 1,
+            "temperature": 0,
+            "prompt_logprobs": 0,
+        }
+
+        def read(reply: dict[str, Any]) -> Scores:
             rows = (choice["prompt_logprobs"][len(prompt) :] for choice in _choices(reply))
             scored = iter([_scored(ids, row) for ids, row in zip(nonempty, rows, strict=True)])
             return Scores(tuple(next(scored) if ids else () for ids in continuations), usage(reply))
+
+        return await self._server.request("/completions", body, read)
 
     async def _text_ids(self, text: str) -> list[int]:
         return await self._tokenize({"prompt": text, "add_special_tokens": False}) if text else []
 
     async def _tokenize(self, body: dict[str, Any]) -> list[int]:
-        reply = await self._server.request(f"{self._server.root}/tokenize", {"model": await self._model_id(), **body})
-        with self._server.reading():
-            return [int(token) for token in reply["tokens"]]
+        body = {"model": await self._model_id(), **body}
+        return await self._server.request(
+            f"{self._server.root}/tokenize", body, lambda reply: [int(token) for token in reply["tokens"]]
+        )
 
     async def _each(self, texts: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
         gate = asyncio.Semaphore(_TOKENIZE_AT_ONCE)
@@ -359,7 +371,7 @@ def _drawn(reply: Mapping[str, Any]) -> tuple[tuple[int, ...], list[SampledToken
     """The prompt's token ids; the token ids of each continuation with their log-probabilities."""
     drawn = []
     for choice in _choices(reply):
-        ids, logprobs = choice["token_ids"], [float(token["logprob"]) for token in _logprobs(choice) or []]
+        ids, logprobs = choice["token_ids"], [token["logprob"] for token in _logprobs(choice) or []]
         if len(ids) != len(logprobs):
             raise ValueError(f"a continuation has {len(ids)} tokens and {len(logprobs)} log-probabilities")
         drawn.append(SampledTokens(tuple(ids), tuple(logprobs)))
@@ -374,12 +386,21 @@ def _choices(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _logprobs(choice: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    return (choice.get("logprobs") or {}).get("content")
+    """The tokens of a continuation with checked log-probabilities; None if the server gives none."""
+    given = (choice.get("logprobs") or {}).get("content")
+    return None if given is None else [_checked(token) for token in given]
+
+
+def _checked(token: Mapping[str, Any]) -> dict[str, Any]:
+    # an alternative that cannot come may be given as impossible
+    possible = [other for other in token.get("top_logprobs") or [] if other["logprob"] not in {None, -math.inf}]
+    others = [{**other, "logprob": log_probability(other["logprob"])} for other in possible]
+    return {**token, "logprob": log_probability(token["logprob"]), "top_logprobs": others}
 
 
 def _scored(ids: list[int], row: list[dict[str, Any]]) -> tuple[Token, ...]:
     entries = [entry[str(token)] for token, entry in zip(ids, row, strict=True)]
-    return tuple(Token(entry.get("decoded_token") or "", float(entry["logprob"])) for entry in entries)
+    return tuple(Token(entry.get("decoded_token") or "", log_probability(entry["logprob"])) for entry in entries)
 
 
 def _answer_tokens(tokens: Sequence[Token], content: str, *, has_end_mark: bool) -> tuple[Token, ...]:

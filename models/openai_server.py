@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from email.utils import parsedate_to_datetime
+from random import uniform
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ContextOverflow, DubitoError, ModelFault, UserFault
+from ..server_url import checked_url, key_for
 from ..settings import settings
 from .interfaces import Tokens
-from .provider_faults import TRANSIENT_STATUS, api_key, one_line
+from .outage import Outages
+from .provider_faults import TRANSIENT_STATUS, one_line
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
+T = TypeVar("T")
+
+ATTEMPTS = 4
+"""Of a request that the server refuses, does not answer, or answers with nonsense."""
+
+PAUSE_S = 0.5
+"""Before the second attempt; each pause is twice the one before, less up to half of it at random."""
+
+_DOWN_STATUS = {429, 502, 503, 504}
 _OVERFLOW_CODES = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI's, llama.cpp's
 _WINDOW = re.compile(r"max_model_len=(\d+)|maximum (?:context|model) length\D{0,9}(\d+)", re.IGNORECASE)
 _NO_ROOM = "max_tokens must be at least 1"
 _NEEDED = re.compile(r"(?:at least )?\d+")
+
+
+class _Refusal(ModelFault):
+    """The server refused a request, or could not be reached."""
+
+    def __init__(self, endpoint: str, reason: str, *, is_down: bool, retry_after: float | None = None) -> None:
+        """is_down: could it serve no request at all? retry_after: the pause that it asks for, in seconds."""
+        super().__init__(endpoint, reason)
+        self.is_down = is_down
+        self.retry_after = retry_after
 
 
 class Server:
@@ -28,19 +52,18 @@ class Server:
 
     def __init__(self, base_url: str) -> None:
         """base_url: as in `http://127.0.0.1:8000/v1`; `UserFault` for anything else."""
-        self.base_url = _checked(base_url)
+        self.base_url = checked_url(base_url, "http://127.0.0.1:8000/v1")
         self.root = self.base_url.removesuffix("/v1")
         self._served: dict[str, int | None] | None = None
         # A client belongs to its event loop and keeps it alive, so weak keys would not help: the clients of closed
         # loops are dropped when a new client is opened.
         self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
+        self._outages = Outages()
 
     async def served(self) -> dict[str, int | None]:
         """The served models with their context windows (None if unknown); requested once."""
         if self._served is None:
-            reply = await self.request("/models")
-            with self.reading():
-                self._served = {model["id"]: model.get("max_model_len") for model in reply["data"]}
+            self._served = await self.request("/models", None, _windows)
         return self._served
 
     @contextmanager
@@ -50,55 +73,115 @@ class Server:
             yield
         except DubitoError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ModelFault(self.base_url, f"the reply is malformed ({type(error).__name__}: {error})") from error
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+            what = one_line(f"{type(error).__name__}: {error}")
+            raise ModelFault(self.base_url, f"the reply is malformed ({what})") from None
 
     async def aclose(self) -> None:
         """Close the running event loop's connections."""
         if (client := self._clients.pop(asyncio.get_running_loop(), None)) is not None:
             await client.close()
 
-    async def request(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Get a path under the base URL, or a full URL; with a body, post it there."""
-        client = await self._client()
-        from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415
+    async def request(self, path: str, body: dict[str, Any] | None, read: Callable[[dict[str, Any]], T]) -> T:
+        """Get a path under the base URL, or a full URL, and read the reply; with a body, post it there.
 
-        # `from None`: the client's errors hold the request, and so the API key
+        read: takes the reply apart; what it raises makes the reply malformed. A fault of the server is tried again
+        ATTEMPTS times, after the pause that the server asks for. In an outage all requests wait (see `Outages`).
+        Raises `ModelFault` after the last attempt.
+        """
+        attempt = 0
+        while True:
+            await self._outages.wait(self._answers, settings().outage_s)
+            try:
+                reply = await self._sent(path, body)
+                self._outages.answered()
+                return self._read(reply, read)
+            except ModelFault as refusal:
+                fault = refusal
+            except DubitoError:
+                self._outages.answered()
+                raise
+            attempt += 1
+            if isinstance(fault, _Refusal) and fault.is_down:
+                self._outages.refused()
+                lasts = self._outages.seconds
+                if lasts is not None and lasts < settings().outage_s:
+                    attempt = 0
+                    continue
+            if attempt == ATTEMPTS or self._outages.seconds is not None:
+                raise ModelFault(self.base_url, fault.reason, attempt) from None
+            asked = fault.retry_after if isinstance(fault, _Refusal) else None
+            await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1) * uniform(0.5, 1) if asked is None else asked)  # noqa: S311
+
+    async def _answers(self) -> bool:
         try:
-            if body is None:
-                reply = await client.get(path, cast_to=object)
-            else:
-                reply = await client.post(path, cast_to=object, body=body)
-        except APITimeoutError:
-            raise ModelFault(self.base_url, f"no reply within {settings().timeout_s:g} s") from None
-        except APIConnectionError as error:
-            cause = one_line(str(error.__cause__ or error)) or type(error.__cause__).__name__
-            raise ModelFault(self.base_url, f"the connection failed ({cause})") from None
-        except APIStatusError as error:
-            fault = await self._fault(error, path, body or {})
-            raise fault from None
-        except ValueError as error:
-            raise ModelFault(self.base_url, f"the reply is not JSON ({one_line(str(error))})") from None
+            await self._sent("/models", None)
+        except _Refusal as refusal:
+            return not refusal.is_down
+        except DubitoError:
+            return True
+        return True
+
+    def _read(self, reply: object, read: Callable[[dict[str, Any]], T]) -> T:
         if not isinstance(reply, dict):
             raise ModelFault(self.base_url, f"the reply is not a JSON object ({one_line(str(reply)) or 'empty'})")
         if reply.get("error"):
             raise ModelFault(self.base_url, f"the reply is an error: {one_line(_message(reply['error']))}")
-        return reply
+        with self.reading():
+            return read(reply)
+
+    async def _sent(self, path: str, body: dict[str, Any] | None) -> object:
+        """The reply, as JSON values; `_Refusal` if the server refuses the request, `ModelFault` if no reply comes."""
+        client = await self._client()
+        from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415
+
+        seconds = settings().timeout_s
+        # `from None`: the client's errors hold the request, and so the API key
+        try:
+            # the client's own timeout is between two bytes: this one is over the whole reply
+            async with asyncio.timeout(seconds):
+                if body is None:
+                    return await client.get(path, cast_to=object)
+                return await client.post(path, cast_to=object, body=body)
+        except (APITimeoutError, TimeoutError):
+            raise ModelFault(self.base_url, f"no reply within {seconds:g} s") from None
+        except APIConnectionError as error:
+            cause = one_line(str(error.__cause__ or error)) or type(error.__cause__).__name__
+            raise _Refusal(self.base_url, f"the connection failed ({cause})", is_down=True) from None
+        except APIStatusError as error:
+            fault = await self._fault(error, path, body or {})
+            raise fault from None
+        except UnicodeEncodeError:
+            raise UserFault(
+                f"The request to {self.base_url} cannot be encoded: the question or a passage holds half a character "
+                "(a lone surrogate); remove it."
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise ModelFault(self.base_url, f"the reply is not JSON ({one_line(str(error))})") from None
 
     async def _fault(self, error: APIStatusError, path: str, body: dict[str, Any]) -> DubitoError:
         status, details = error.status_code, error.body if isinstance(error.body, dict) else {}
         message = one_line(_message(error.body) or error.message)
         if status in TRANSIENT_STATUS or status >= 500:
-            return ModelFault(self.base_url, f"HTTP {status}: {message}")
-        if status in {401, 403}:
-            return UserFault(
-                f"{self.base_url} refused the API key (HTTP {status}); set DUBITO_API_KEY to one it accepts."
+            pause = _retry_after(error.response.headers)
+            return _Refusal(
+                self.base_url, f"HTTP {status}: {message}", is_down=status in _DOWN_STATUS, retry_after=pause
             )
+        if status in {401, 403}:
+            return UserFault(self._key_refused(status))
         if _overflows(details, message):
             return ContextOverflow(self._overflow(details, message, str(body.get("model"))))
         if status == 404:
             return await self._not_found(path, body, message)
         return UserFault(f"{self.base_url} refused the request (HTTP {status}): {message}.")
+
+    def _key_refused(self, status: int) -> str:
+        if key_for(self.base_url, settings().api_key):
+            return f"{self.base_url} refused the API key (HTTP {status}): set DUBITO_API_KEY to one it accepts."
+        return (
+            f"{self.base_url} wants an API key (HTTP {status}), and none is bound to it: set DUBITO_API_KEY, and name "
+            f"the server by DUBITO_KEYS={self.base_url.removesuffix('/v1')}."
+        )
 
     async def _not_found(self, path: str, body: dict[str, Any], message: str) -> DubitoError:
         if path == "/models":
@@ -141,33 +224,11 @@ def _open(base_url: str) -> AsyncOpenAI:
     # openai's default client, garbage-collected in another loop, would close its connections in that loop and fail
     return AsyncOpenAI(
         base_url=base_url,
-        api_key=_key() or "none",
+        api_key=key_for(base_url, settings().api_key) or "none",
         max_retries=0,
         timeout=Timeout(seconds, connect=min(seconds, 10.0)),
         http_client=DefaultAsyncHttpxClient(),
     )
-
-
-def _key() -> str:
-    key = api_key()
-    if not (key.isascii() and key.isprintable()):
-        raise UserFault("DUBITO_API_KEY (or OPENAI_API_KEY) has characters that a key cannot have.")
-    return key
-
-
-def _checked(base_url: str) -> str:
-    url = base_url.strip().rstrip("/")
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in {"http", "https"} and (parts.hostname or "").encode("idna") and parts.port != 0
-        has_secret = parts.username is not None
-    except ValueError:  # UnicodeError is one
-        is_valid = has_secret = False
-    if has_secret:
-        raise UserFault("A base URL must not hold a user name or password; put the key into DUBITO_API_KEY.")
-    if not is_valid or parts.query or parts.fragment or any(c.isspace() or not c.isprintable() for c in url):
-        raise UserFault(f"{base_url!r} is not the base URL of a server; write it as in http://127.0.0.1:8000/v1.")
-    return url
 
 
 def listed(served: Iterable[str]) -> str:
@@ -180,10 +241,38 @@ def unknown_model(base_url: str, model: str, served: Iterable[str]) -> str:
     return f"{base_url} does not serve the model {model}; it serves {listed(served)}."
 
 
+def _windows(reply: Mapping[str, Any]) -> dict[str, int | None]:
+    return {model["id"]: model.get("max_model_len") for model in reply["data"]}
+
+
 def usage(reply: Mapping[str, Any]) -> Tokens:
-    """The token counts in a reply; 0 where they are missing."""
+    """The token counts in a reply; 0 where they are missing. ValueError for counts that are none."""
     counts = reply.get("usage") or {}
-    return Tokens(counts.get("prompt_tokens") or 0, counts.get("completion_tokens") or 0)
+    given = [counts.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")]
+    if not all(isinstance(count, int) and count >= 0 for count in given):
+        raise ValueError(f"its usage is {counts}")
+    return Tokens(*given)
+
+
+def log_probability(value: Any) -> float:  # noqa: ANN401 - any JSON value
+    """A log-probability that a server gave; ValueError if it is none. Rounding may lift it above 0 by a little."""
+    number = float(value)
+    if not -math.inf < number < 1e-3:
+        raise ValueError(f"a log-probability is {number}")
+    return min(number, 0.0)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """The pause that a server asks for, in seconds from 0 to the longest outage; None if it asks for none."""
+    given = headers.get("retry-after", "")
+    try:
+        seconds = float(given)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(given).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return min(max(seconds, 0.0), settings().outage_s) if math.isfinite(seconds) else None
 
 
 def _message(body: object) -> str:

@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+OptionMasses = tuple[dict[str, float], dict[tuple[str, ...], float]]
+"""By option, and by group of options."""
 
-def option_masses(
-    positions: list[dict[str, Any]], options: list[str], *, loose: bool = False
-) -> tuple[dict[str, float], dict[tuple[str, ...], float]]:
+
+def option_masses(positions: list[dict[str, Any]], options: list[str], *, loose: bool = False) -> OptionMasses:
     """The probability that a reply's tokens and their alternatives give to each option, and to groups of options.
 
     The reply is followed as long as several options begin with it. The probability of an alternative token goes to the

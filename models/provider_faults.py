@@ -1,9 +1,7 @@
 """Errors of any provider's client, as `ModelFault` or `UserFault`, without importing the client."""
 
-import os
-
 from ..errors import ContextOverflow, DubitoError, ModelFault, UserFault
-from ..settings import settings
+from ..server_url import without_keys
 
 TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _TRANSIENT_NAMES = frozenset(
@@ -48,16 +46,9 @@ def langchain_name(model: object) -> str:
     return next((f"{kind}#{name}" for name in names if name and isinstance(name, str)), kind)
 
 
-def api_key() -> str:
-    """The API key in the settings, else OPENAI_API_KEY; empty without either."""
-    key = settings().api_key
-    return (key.get_secret_value() if key else os.environ.get("OPENAI_API_KEY", "")).strip()
-
-
 def one_line(text: str) -> str:
-    """One short line without the API key and without a final full stop."""
-    key = api_key()
-    line = " ".join((text.replace(key, "***") if key else text).split()).rstrip(".")
+    """One short line without the process's keys and without a final full stop."""
+    line = " ".join(without_keys(text).split()).rstrip(".")
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 

@@ -10,7 +10,7 @@ from ..errors import ModelFault, UserFault
 from ..settings import settings
 from .generation import SampledTokens
 from .interfaces import Tokens, Vectors
-from .openai_server import Server, usage
+from .openai_server import Server, log_probability, usage
 from .states_file import last_states, remove
 
 _AT_ONCE = 32
@@ -75,8 +75,9 @@ class StatesServer:
 
     async def _read(self, model: str, ids: tuple[int, ...], *, logprobs: bool) -> Reading:
         body: dict[str, Any] = {"model": model, **_ONE_TOKEN, "prompt": list(ids)}
-        reply = await self._server.request("/completions", body | ({"prompt_logprobs": 0} if logprobs else {}))
-        with self._server.reading():
+        body |= {"prompt_logprobs": 0} if logprobs else {}
+
+        def read(reply: dict[str, Any]) -> tuple[str, Sequence[int] | None, Tokens, tuple[float, ...]]:
             answer = reply.get("kv_transfer_params") or {}
             path = answer.get("hidden_states_path")
             if path is None:
@@ -85,17 +86,20 @@ class StatesServer:
                 )
             if not path.startswith("/") or not path.endswith(".safetensors"):
                 raise ValueError(f"it names the file {path}")
+            log_probabilities = _logprobs(ids, reply["choices"][0]["prompt_logprobs"]) if logprobs else ()
+            return path, answer.get("hidden_states_layers"), usage(reply), log_probabilities
+
+        path, layers, tokens, log_probabilities = await self._server.request("/completions", body, read)
         try:
+            column, layer = self._column(layers)
             with self._server.reading():
-                column, layer = self._column(answer.get("hidden_states_layers"))
                 states = await self._written(path, ids)
-                if column >= len(states) or (answer.get("hidden_states_layers") is None and len(states) > 1):
-                    raise UserFault(
-                        f"{self.base_url} gives the states of {len(states)} layers and does not say of which: "
-                        "start it for one, as `dubito serve MODEL --hidden-states` does."
-                    )
-                log_probabilities = _logprobs(ids, reply["choices"][0]["prompt_logprobs"]) if logprobs else ()
-                return Reading(states[column], layer, usage(reply), log_probabilities)
+            if column >= len(states) or (layers is None and len(states) > 1):
+                raise UserFault(
+                    f"{self.base_url} gives the states of {len(states)} layers and does not say of which: "
+                    "start it for one, as `dubito serve MODEL --hidden-states` does."
+                )
+            return Reading(states[column], layer, tokens, log_probabilities)
         finally:
             await asyncio.shield(asyncio.to_thread(remove, path))
 
@@ -157,9 +161,11 @@ async def refuse_extraction(server: Server, model: str) -> None:
     log-probabilities are right, the samples are not), or crash (with top-k). The texts do not always show the fault, so
     such a server is never sampled from.
     """
-    reply = await server.request("/completions", {"model": model, **_ONE_TOKEN, "prompt": [0]})
-    with server.reading():
-        path = (reply.get("kv_transfer_params") or {}).get("hidden_states_path")
+    path = await server.request(
+        "/completions",
+        {"model": model, **_ONE_TOKEN, "prompt": [0]},
+        lambda reply: (reply.get("kv_transfer_params") or {}).get("hidden_states_path"),
+    )
     if path is not None:
         await asyncio.to_thread(remove, str(path))
         raise UserFault(
@@ -169,4 +175,4 @@ async def refuse_extraction(server: Server, model: str) -> None:
 
 
 def _logprobs(ids: Sequence[int], rows: Sequence[Mapping[str, Mapping[str, Any]]]) -> tuple[float, ...]:
-    return tuple(float(row[str(token)]["logprob"]) for token, row in zip(ids[1:], rows[1:], strict=True))
+    return tuple(log_probability(row[str(token)]["logprob"]) for token, row in zip(ids[1:], rows[1:], strict=True))

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from ..errors import UserFault
+from ..server_url import checked_url
 from ..settings import Settings
 
 if TYPE_CHECKING:
@@ -83,21 +83,7 @@ def export_if_asked() -> None:
 def _endpoint(given: str | None) -> str:
     """The URL to which spans are posted."""
     if given is None and (whole := os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
-        return _checked(whole)
+        return checked_url(whole, DEFAULT_ENDPOINT)
     url = given if given is not None else os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or DEFAULT_ENDPOINT
-    url = _checked(url).rstrip("/")
+    url = checked_url(url, DEFAULT_ENDPOINT)
     return url if url.endswith(PATH) else url + PATH
-
-
-def _checked(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        usable = False
-    if not usable or any(character.isspace() for character in url):
-        raise UserFault(
-            f"'{url}' is not the address of a collector: give its URL, such as {DEFAULT_ENDPOINT} or "
-            "http://127.0.0.1:6006."
-        )
-    return url

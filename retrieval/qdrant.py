@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import ModelFault, UserFault
 from ..models.interfaces import Encoder, Vectors
+from ..server_url import checked_url, key_for
 from ..settings import settings
 from ..state.records import Chunk
 from .chunking import Chunker, Progress, batches, embedding_text
@@ -62,10 +63,9 @@ class Place:
         except ImportError as fault:
             raise UserFault("A Qdrant collection needs its client: pip install 'dubito[qdrant]'.") from fault
         if self.at.startswith(("http://", "https://")):
-            key = settings().qdrant_api_key
             return QdrantClient(
-                url=self.at,
-                api_key=None if key is None else key.get_secret_value(),
+                url=checked_url(self.at, "http://127.0.0.1:6333"),
+                api_key=key_for(self.at, settings().qdrant_api_key) or None,
                 timeout=int(settings().timeout_s),
                 check_compatibility=False,
             )

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
+from ..server_url import refuse_secrets
 from .capability import Capability
 
 PRESET = "preset"
@@ -46,7 +47,7 @@ def marks_of(field: FieldInfo) -> Mapping[str, Any]:
 class BaseContext(BaseModel):
     """The settings that every graph has. Studio shows them as a form; the CLI takes each as `--set name=value`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
 
     presets: ClassVar[Presets] = {}
     always_used: ClassVar[frozenset[str]] = frozenset()
@@ -80,6 +81,13 @@ class BaseContext(BaseModel):
             return values
         chosen = cls.presets.get(str(values.get("preset", "embedded")), {})
         return {**values, **{name: value for name, value in chosen.items() if values.get(name, PRESET) == PRESET}}
+
+    @model_validator(mode="after")
+    def _refuse_secrets(self) -> Self:
+        for name, field in type(self).model_fields.items():
+            if marks_of(field).get("resource"):
+                refuse_secrets(getattr(self, name))
+        return self
 
     @model_validator(mode="after")
     def _refuse_unused(self, info: ValidationInfo) -> Self:

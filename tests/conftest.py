@@ -86,6 +86,8 @@ def _write_smollm2(gguf: Path, folder: Path) -> None:
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries wait a millisecond, not seconds."""
     from dubito.graphs import wiring  # noqa: PLC0415
+    from dubito.models import openai_server  # noqa: PLC0415
 
     quick = wiring.RETRY._replace(initial_interval=0.001, max_interval=0.002, jitter=False)
     monkeypatch.setattr(wiring, "RETRY", quick)
+    monkeypatch.setattr(openai_server, "PAUSE_S", 0.001)

@@ -101,6 +101,16 @@ def serving(stub: Stub) -> Iterator[Stub]:
             self.end_headers()
             self.wfile.write(content)
 
+        def do_GET(self) -> None:
+            """The list of models, if the stub is not out of order."""
+            status = stub.fails({}, -1)
+            content = json.dumps({"data": [{"id": "m"}]}).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
         def log_message(self, *_: Any) -> None:
             pass
 

@@ -2,13 +2,16 @@ import asyncio
 import json
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from blockbuster import blockbuster_ctx
 from dubito.errors import ModelFault, UserFault
+from dubito.models.embedding_cache import CachedEncoder
 from dubito.models.encoders import LangChainEncoder, SentenceTransformersEncoder, ServerEncoder, unit_rows
+from dubito.models.openai_server import ATTEMPTS
 from langchain_core.embeddings import Embeddings
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
@@ -156,30 +159,52 @@ async def test_texts_are_sent_in_batches_and_come_back_in_order(server: Embeddin
     with blockbuster_ctx():
         vectors = await encoder.embed(["a" * i for i in range(100)])
     np.testing.assert_allclose(vectors[:, 0] / vectors[:, 1], range(100), rtol=1e-5)
-    assert sorted(len(request["input"]) for request in server.requests) == [4, 32, 32, 32]
+    assert sorted(len(request["input"]) for request in server.requests) == [
+        1,
+        4,
+        32,
+        32,
+        32,
+    ]  # the single text asks for the length
     assert {(request["model"], request["encoding_format"]) for request in server.requests} == {("small", "float")}
 
 
+@pytest.mark.usefixtures("fast_retries")
 @pytest.mark.parametrize(
-    ("status", "reply", "fault", "said"),
+    ("status", "reply", "said"),
     [
-        (503, {"error": {"message": "Busy."}}, ModelFault, "HTTP 503: Busy"),
-        (200, {}, ModelFault, "the reply is malformed"),
-        (200, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}, UserFault, "openai:x gave an array of shape"),
+        (503, {"error": {"message": "Busy."}}, "HTTP 503: Busy"),
+        (200, {}, "the reply is malformed"),
+        (200, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}, "it has no 2 equally long vectors"),
     ],
 )
 async def test_a_servers_faults_are_those_of_a_chat_models_server(
-    httpserver: HTTPServer, status: int, reply: object, fault: type[Exception], said: str
+    httpserver: HTTPServer, status: int, reply: object, said: str
 ) -> None:
     httpserver.expect_request("/v1/embeddings").respond_with_json(reply, status=status)
-    with pytest.raises(fault, match=said):
+    with pytest.raises(ModelFault, match=said):
         await ServerEncoder("openai:x", httpserver.url_for("/v1"), "small").embed(["a", "b"])
-    assert len(httpserver.log) == 1
+    assert len(httpserver.log) == ATTEMPTS
+
+
+async def test_one_reply_of_another_length_is_not_believed(httpserver: HTTPServer, tmp_path: Path) -> None:
+    def vectors(length: int) -> dict[str, Any]:
+        return {"data": [{"index": 0, "embedding": [1.0] * length}]}
+
+    for length in (3, 2, 2, 2, 3, 2):
+        httpserver.expect_ordered_request("/v1/embeddings").respond_with_json(vectors(length))
+    encoder = CachedEncoder(ServerEncoder("openai:x", httpserver.url_for("/v1"), "small"), tmp_path / "cache.sqlite")
+    with pytest.raises(ModelFault, match="gave vectors of length 3 and of length 2"):
+        await encoder.embed(["a"])
+    assert (await encoder.embed(["a"])).shape == (1, 2)
+    with pytest.raises(ModelFault, match="gave vectors of length 3 and of length 2"):
+        await encoder.embed(["b"])
+    assert (await encoder.embed(["a"])).shape == (1, 2)  # from the cache, which has nothing of another length
 
 
 @pytest.mark.parametrize(
     ("url", "model", "said"),
-    [("host/v1", "small", "is not the base URL of a server"), ("http://host/v1", "", "openai:https://host/v1#model")],
+    [("host/v1", "small", "is not the URL of a server"), ("http://host/v1", "", "openai:https://host/v1#model")],
 )
 def test_half_a_name_is_refused_before_anything_is_sent(url: str, model: str, said: str) -> None:
     with pytest.raises(UserFault, match=said):

@@ -8,14 +8,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
 from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, UserFault
+from dubito.models import outage
 from dubito.models.interfaces import ChatModel, Message, Sampling, Tokens
 from dubito.models.openai_chat import OpenAIChat
+from dubito.models.openai_server import ATTEMPTS
 from dubito.settings import settings
 from dubito.tests.stub_server import Stub, serving
 from pytest_httpserver import HTTPServer
@@ -27,8 +31,9 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(autouse=True)
-def fresh_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh_settings(monkeypatch: pytest.MonkeyPatch, httpserver: HTTPServer, fast_retries: None) -> Iterator[None]:
     monkeypatch.setenv("DUBITO_API_KEY", KEY)
+    monkeypatch.setenv("DUBITO_KEYS", httpserver.url_for(""))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     settings.cache_clear()
     yield
@@ -109,15 +114,15 @@ def test_it_is_a_chat_model_that_says_what_it_can(vllm: OpenAIChat, plain: OpenA
 @pytest.mark.parametrize(
     "url",
     ["", "127.0.0.1:8000/v1", "ftp://h/v1", "http://", "http://a b/v1", "http://a..b/v1", "http://h:0/v1",
-     "http://h:99999/v1", "http://[::1/v1", "http://h/v1?key=1", "http://h/v1#m"],
+     "http://h:99999/v1", "http://[::1/v1", "http://h/v1#m"],
 )  # fmt: skip
 def test_a_base_url_that_is_none_is_the_users_fault(url: str) -> None:
-    with pytest.raises(UserFault, match=r"is not the base URL of a server; write it as in http://127.0.0.1:8000/v1\."):
+    with pytest.raises(UserFault, match=r"is not the URL of a server: write it as in http://127.0.0.1:8000/v1\."):
         OpenAIChat("n", url)
 
 
 def test_a_password_in_the_base_url_is_refused_and_not_shown() -> None:
-    with pytest.raises(UserFault, match="put the key into DUBITO_API_KEY") as caught:
+    with pytest.raises(UserFault, match="put the key into DUBITO_KEYS") as caught:
         OpenAIChat("n", f"http://me:{KEY}@h/v1")
     assert KEY not in str(caught.value)
 
@@ -616,7 +621,7 @@ async def test_what_a_retry_may_mend_is_a_model_fault(httpserver: HTTPServer, vl
     with pytest.raises(ModelFault, match=rf"/v1: HTTP {status}: Busy\. Try later\. \*\*\*\.$") as caught:
         await vllm.complete(ASK, Sampling())
     assert caught.value.endpoint == httpserver.url_for("/v1")
-    assert len(httpserver.log) == 1  # retries are the node's
+    assert caught.value.attempts == len(httpserver.log) == ATTEMPTS
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -624,7 +629,7 @@ async def test_a_refused_key_is_the_users_fault_and_is_not_shown(
     httpserver: HTTPServer, vllm: OpenAIChat, status: int
 ) -> None:
     fails(httpserver, status, error(f"Incorrect API key provided: {KEY[:6]}***{KEY[-4:]}."))
-    with pytest.raises(UserFault, match=rf"refused the API key \(HTTP {status}\); set DUBITO_API_KEY") as caught:
+    with pytest.raises(UserFault, match=rf"refused the API key \(HTTP {status}\): set DUBITO_API_KEY") as caught:
         await vllm.complete(ASK, Sampling())
     assert KEY[:6] not in str(caught.value)
     assert caught.value.__suppress_context__
@@ -761,10 +766,11 @@ async def test_a_dropped_connection_is_a_model_fault(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(answer)
+            for _ in range(ATTEMPTS):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
 
         thread = threading.Thread(target=hang_up)
         thread.start()
@@ -784,14 +790,100 @@ async def test_a_server_that_is_too_slow_is_a_model_fault(monkeypatch: pytest.Mo
             await chat.complete(ASK, Sampling())
 
 
+async def test_the_deadline_is_over_the_whole_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUBITO_TIMEOUT_S", "0.3")
+    settings.cache_clear()
+    sent = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            for _ in range(ATTEMPTS):
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    connection.recv(65536)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
+                    while not sent.wait(0.05):
+                        connection.sendall(b" ")
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        chat = OpenAIChat("n", f"http://127.0.0.1:{listener.getsockname()[1]}/v1", "m")
+        began = time.monotonic()
+        with pytest.raises(ModelFault, match=r"no reply within 0\.3 s"):
+            await chat.complete(ASK, Sampling())
+        assert time.monotonic() - began < 10
+        sent.set()
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"choices": [one("x", [{"token": "x", "logprob": math.nan}])]},
+        {"choices": [one("x", [{"token": "x", "logprob": -math.inf}])]},
+        {"choices": [one("x", [{"token": "x", "logprob": 0.5}])]},
+        {"choices": [one("x", [{"token": "x", "logprob": "a"}])]},
+        {"choices": [one("x", [token("x")])], "usage": {"prompt_tokens": "7"}},
+        {"choices": [one("x", [token("x")])], "usage": {"prompt_tokens": -7}},
+        {"choices": [one("half \ud800", [token("x")])]},
+        {"choices": [{"message": {"role": "assistant"}, "finish_reason": "stop", "logprobs": {"content": []}}]},
+    ],
+)
+async def test_nonsense_is_a_model_fault_and_never_a_measurement(
+    httpserver: HTTPServer, vllm: OpenAIChat, spoiled: dict[str, Any]
+) -> None:
+    httpserver.expect_request(CHAT).respond_with_data(json.dumps(spoiled), content_type="application/json")
+    with pytest.raises(ModelFault, match="the reply is malformed"):
+        await vllm.complete(ASK, Sampling(logprobs=True))
+
+
+async def test_a_deep_reply_is_a_model_fault(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    httpserver.expect_request(CHAT).respond_with_data(f'{{"choices": {deep}}}', content_type="application/json")
+    with pytest.raises(ModelFault, match="the reply is"):
+        await vllm.complete(ASK, Sampling())
+
+
+async def test_a_request_that_cannot_be_encoded_is_ours(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
+    with pytest.raises(UserFault, match="holds half a character"):
+        await vllm.complete([{"role": "user", "content": "half \ud800"}], Sampling())
+    assert not httpserver.log
+
+
+async def test_the_pause_that_a_server_asks_for_is_kept(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
+    busy = error("Busy."), 429, {"Retry-After": "0.3"}
+    httpserver.expect_ordered_request(CHAT).respond_with_json(busy[0], status=busy[1], headers=busy[2])
+    httpserver.expect_ordered_request(CHAT).respond_with_json(reply(one("a")))
+    began = time.monotonic()
+    assert (await vllm.complete(ASK, Sampling())).text == "a"
+    assert time.monotonic() - began >= 0.3
+
+
+async def test_an_outage_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "FIRST_PAUSE_S", 0.05)
+    down = [False]
+    with serving(Stub(fails=lambda body, number: 503 if down[0] else 200)) as stub:
+        chat = OpenAIChat("n", stub.url, "m")
+        await chat.complete(ASK, Sampling())
+        down[0] = True
+        asked = [asyncio.create_task(chat.complete(ASK, Sampling())) for _ in range(8)]
+        await asyncio.sleep(1.0)
+        assert not any(task.done() for task in asked)
+        sent = len(stub.requests)
+        down[0] = False
+        await asyncio.wait_for(asyncio.gather(*asked), 30)
+        assert sent < 40
+        await chat.aclose()
+
+
 # ---------------------------------------------------------------- keys, loops
 
 
 @pytest.mark.parametrize(
     ("env", "sent_key"),
     [
-        ({"OPENAI_API_KEY": "sk-theirs"}, "sk-theirs"),
+        ({"OPENAI_API_KEY": "sk-theirs"}, "none"),
         ({"OPENAI_API_KEY": "sk-theirs", "DUBITO_API_KEY": " sk-ours\n"}, "sk-ours"),
+        ({"DUBITO_API_KEY": "sk-ours", "DUBITO_KEYS": "other.example"}, "none"),
         ({}, "none"),
     ],
 )

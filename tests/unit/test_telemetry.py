@@ -344,7 +344,7 @@ def test_a_provider_and_an_endpoint_are_too_much():
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(UserFault) as fault:
         export_spans(text)
-    assert str(fault.value).startswith(f"'{text}' is not the address of a collector: give its URL")
+    assert str(fault.value).startswith(f"{text!r} is not the URL of a server: write it as in http://localhost:4318")
     assert "\n" not in str(fault.value)
 
 
@@ -462,4 +462,4 @@ def test_the_command_line_exports(receiver):
 def test_the_command_line_refuses_what_is_no_address(verb):
     done = CliRunner().invoke(app, [*verb, "--otlp", "here"])
     assert done.exit_code == 2
-    assert "'here' is not the address of a collector" in done.stderr
+    assert "'here' is not the URL of a server" in done.stderr

@@ -490,7 +490,7 @@ async def test_the_name_says_where_and_of_which_layer(httpserver: HTTPServer, fa
         ("openai:http://h/v1#m&states=http://h:1/v1", r"write &states=URL, and &layer=N behind it"),
         ("vllm:http://h/v1#m&states=http://h:1/v1&layer=0", "the layer must be a number from 1, not '0'"),
         ("vllm:http://h/v1#m&states=http://h:1/v1&layer=mid", "the layer must be a number from 1, not 'mid'"),
-        ("vllm:http://h/v1#m&states=h:1", "'h:1' is not the base URL of a server"),
+        ("vllm:http://h/v1#m&states=h:1", "'h:1' is not the URL of a server"),
     ],
 )
 def test_a_name_that_cannot_be_read_is_refused(name: str, said: str) -> None:

@@ -1,0 +1,130 @@
+"""The URL of a server that a setting may name, and the key that goes there.
+
+A key is bound to hosts, so that whoever may name a server cannot choose where a key goes:
+
+- `OPENAI_API_KEY` goes to https://api.openai.com alone;
+- `DUBITO_API_KEY`, and `DUBITO_QDRANT_API_KEY` for Qdrant, go to the servers in `DUBITO_ALLOW` and in `DUBITO_KEYS`,
+  where the command line adds those in its arguments;
+- `DUBITO_KEYS` may name another key for a host.
+"""
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from .errors import UserFault
+from .settings import settings
+
+OPENAI = ("https", "api.openai.com", 443)
+
+_URL = re.compile(r"https?://[^\s'\"#&]+", re.IGNORECASE)
+_SECRET = re.compile(r"https?://(?:[^\s/?#]*@|[^\s?#]*\?)", re.IGNORECASE)
+
+
+def checked_url(url: str, example: str) -> str:
+    """A server's URL without a slash at its end; `UserFault` if it holds a key or is no such URL.
+
+    example: a right URL, for the message.
+    """
+    trimmed = url.strip().rstrip("/")
+    refuse_secrets(trimmed)
+    try:
+        parts = urlsplit(trimmed)
+        is_valid = parts.scheme in {"http", "https"} and (parts.hostname or "").encode("idna") and parts.port != 0
+    except ValueError:  # UnicodeError is one
+        is_valid = False
+    if not is_valid or "#" in trimmed or any(c.isspace() or not c.isprintable() for c in trimmed):
+        raise UserFault(f"{url!r} is not the URL of a server: write it as in {example}.")
+    return trimmed
+
+
+def refuse_secrets(text: str) -> None:
+    """Raise `UserFault` for a text with a URL that may hold a key; the URL is not quoted."""
+    if _SECRET.search(text):
+        raise UserFault(
+            "A server's URL must not hold a user name, a password or anything behind a question mark: put the key "
+            "into DUBITO_KEYS, as HOST=KEY, and leave it out of the URL."
+        )
+
+
+def key_for(url: str, general: SecretStr | None) -> str:
+    """The key for a server; empty if none may go there. general: the key for servers of the configuration."""
+    place, bound = _place(url), _bound_keys()
+    if own := bound.get(place):
+        return own
+    if general is not None and (place in bound or place in set(_places(settings().allow or ""))):
+        return _clean(general.get_secret_value(), "DUBITO_API_KEY")
+    return _clean(os.environ.get("OPENAI_API_KEY", ""), "OPENAI_API_KEY") if place == OPENAI else ""
+
+
+def without_keys(text: str) -> str:
+    """A text in which every key of this process is replaced by ***."""
+    own = settings()
+    secrets = [own.api_key, own.qdrant_api_key, own.token]
+    keys = [secret.get_secret_value() for secret in secrets if secret]
+    keys += [os.environ.get("OPENAI_API_KEY", ""), *_bound_keys().values()]
+    for key in keys:
+        text = text.replace(key.strip(), "***") if key.strip() else text
+    return text
+
+
+def bind_general_keys(texts: Iterable[str]) -> None:
+    """Let the general keys go to the servers that these texts name, here and in processes started from here."""
+    named = dict.fromkeys(place for text in texts for place in _places(text))
+    if named:
+        added = [_written(place) for place in named if place not in _bound_keys()]
+        os.environ["DUBITO_KEYS"] = " ".join([os.environ.get("DUBITO_KEYS", ""), *added]).strip()
+        settings.cache_clear()
+
+
+Place = tuple[str, str, int]
+"""Scheme, host and port."""
+
+
+def _bound_keys() -> dict[Place, str]:
+    """The keys of DUBITO_KEYS, empty for a server that gets the general key; `UserFault` if it cannot be read."""
+    given = settings().keys
+    bound: dict[Place, str] = {}
+    try:
+        entries = shlex.split(given.get_secret_value() if given else "")
+    except ValueError as fault:
+        raise UserFault(f"DUBITO_KEYS cannot be read ({fault}): close its quotation marks.") from None
+    for entry in entries:
+        server, sign, key = entry.partition("=")
+        url = server if "://" in server else f"https://{server}"
+        if sign and not key:
+            raise UserFault("DUBITO_KEYS takes HOST, HOST=KEY or HOST=$VARIABLE, separated by spaces.")
+        if key.startswith("$"):
+            key = os.environ.get(key[1:].strip("{}"), "")
+        bound[_place(checked_url(url, "https://host"))] = _clean(key, f"The key for {server} in DUBITO_KEYS")
+    return bound
+
+
+def _places(text: str) -> Iterator[Place]:
+    for url in _URL.findall(text):
+        try:
+            yield _place(url)
+        except ValueError:
+            continue
+
+
+def _place(url: str) -> Place:
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    return scheme, (parts.hostname or "").rstrip("."), parts.port or (443 if scheme == "https" else 80)
+
+
+def _written(place: Place) -> str:
+    scheme, host, port = place
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _clean(key: str, name: str) -> str:
+    key = key.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UserFault(f"{name} has characters that a key cannot have.")
+    return key
