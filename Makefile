@@ -14,7 +14,7 @@ QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bri
 # ones (tests/unit).
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: ask test check format lint types floors generated generate bench site clean
+.PHONY: ask test check format lint types floors generated generate bench chaos site clean
 
 ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
 	$(BIN)/dubito ask "$(QUESTION)"
@@ -50,6 +50,9 @@ format: $(VENV)/.dev ## put the code into the house's form
 bench: $(VENV)/.dev ## what is fast and by how much
 	$(BIN)/python benchmarks/gmmr.py
 	$(BIN)/python benchmarks/dense.py
+
+chaos: $(VENV)/.dev ## ask every graph over a faulty model server: which questions end, and how
+	$(BIN)/python benchmarks/chaos.py
 
 site: $(VENV)/.dev ## build the documentation as a site that needs no network: open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

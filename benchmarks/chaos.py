@@ -47,7 +47,7 @@ class FaultyServer:
     outage: float = 60.0
     requests: int = 0
     url: str = ""
-    chance: random.Random = field(default_factory=lambda: random.Random(1))
+    chance: random.Random = field(default_factory=lambda: random.Random(2))
     down_until: float = 0.0
 
     async def __aenter__(self) -> "FaultyServer":

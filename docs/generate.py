@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from dubito.graphs import chat, reviewed
 from dubito.graphs.registry import graph_named, graph_names
 from dubito.presenters.presenter import presenter_of
-from dubito.state.flow import Question
+from dubito.state.flow import Answered, Question
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import is_typeddict
 
@@ -108,7 +108,7 @@ def navigation(text: str, names: list[str]) -> str:
 def reference(graphs: Mapping[str, Graph], docs: Path) -> dict[Path, str]:
     """A page for each graph: figure, `build`, input, settings and output. A shared class is on the first page only."""
     texts = {page.name: page.read_text(encoding="utf-8") for page in sorted(docs.glob("*.md"))}
-    page_of: dict[type, str] = {Question: "../state.md"}
+    page_of: dict[type, str] = {Question: "../state.md", Answered: "../state.md"}
     pages = {}
     for name, graph in graphs.items():
         parts = [f"# {name}", about_graph(name)]

@@ -102,13 +102,14 @@ class Server:
                 self._outages.answered()
                 raise
             attempt += 1
-            if isinstance(fault, _Refusal) and fault.is_down:
+            is_down = isinstance(fault, _Refusal) and fault.is_down
+            if is_down:
                 self._outages.refused()
-                lasts = self._outages.seconds
-                if lasts is not None and lasts < settings().outage_s:
-                    attempt = 0
-                    continue
-            if attempt == ATTEMPTS or self._outages.seconds is not None:
+            lasts, limit = self._outages.seconds, settings().outage_s
+            if is_down and lasts is not None and lasts < limit:
+                attempt = 0
+                continue
+            if attempt == ATTEMPTS or (lasts is not None and lasts >= limit):
                 raise ModelFault(self.base_url, fault.reason, attempt) from None
             asked = fault.retry_after if isinstance(fault, _Refusal) else None
             await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1) * uniform(0.5, 1) if asked is None else asked)  # noqa: S311
