@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
+from ..errors import UserFault
 from ..server_url import refuse_secrets
 from .capability import Capability
 
@@ -86,7 +87,10 @@ class BaseContext(BaseModel):
     def _refuse_secrets(self) -> Self:
         for name, field in type(self).model_fields.items():
             if marks_of(field).get("resource"):
-                refuse_secrets(getattr(self, name))
+                try:
+                    refuse_secrets(getattr(self, name))
+                except UserFault as fault:
+                    raise ValueError(str(fault).removesuffix(".")) from None
         return self
 
     @model_validator(mode="after")

@@ -11,6 +11,9 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import dubito
 import pytest
+from dubito.errors import UserFault
+from dubito.graphs.context_from_text import context_for
+from dubito.graphs.registry import graph_named
 from dubito.state.baselines import FlareContext, IterRetgenContext
 from dubito.state.context import PRESET, BaseContext, marks_of
 from dubito.state.dense_rag import DenseRagContext
@@ -248,3 +251,17 @@ def test_importing_the_graphs_opens_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["llm", "encoder", "corpus"])
+@pytest.mark.parametrize("url", ["http://me:canary@host/v1", "https://host/v1?key=canary"])
+def test_a_url_that_may_hold_a_key_is_refused_and_not_quoted(name, url):
+    values = {"llm": f"vllm:http://host/v1#m&states={url}", "encoder": f"openai:{url}#m", "corpus": f"qdrant:{url}#c"}
+    value = values[name]
+    with pytest.raises(ValidationError) as raised:
+        VanillaRagContext.model_validate({name: value})
+    assert "canary" not in str(raised.value)
+    with pytest.raises(UserFault) as caught:
+        context_for(graph_named("vanilla_rag"), {name: value}, [])
+    assert str(caught.value).endswith("as HOST=KEY, and leave it out of the URL.")
+    assert "canary" not in str(caught.value)
