@@ -89,9 +89,9 @@ class Server:
         ATTEMPTS times, after the pause that the server asks for. In an outage all requests wait (see `Outages`).
         Raises `ModelFault` after the last attempt.
         """
-        attempt = 0
+        attempt, limit, begun = 0, settings().outage_s, time.monotonic()
         while True:
-            await self._outages.wait(self._answers, settings().outage_s)
+            await self._outages.wait(self._answers, limit)
             try:
                 reply = await self._sent(path, body)
                 self._outages.answered()
@@ -102,14 +102,13 @@ class Server:
                 self._outages.answered()
                 raise
             attempt += 1
-            is_down = isinstance(fault, _Refusal) and fault.is_down
-            if is_down:
+            if isinstance(fault, _Refusal) and fault.is_down:
                 self._outages.refused()
-            lasts, limit = self._outages.seconds, settings().outage_s
-            if is_down and lasts is not None and lasts < limit:
-                attempt = 0
-                continue
-            if attempt == ATTEMPTS or (lasts is not None and lasts >= limit):
+                if await self._outages.wait(self._answers, limit) and time.monotonic() - begun < limit:
+                    attempt = 0  # the outage has passed
+                    continue
+            lasts = self._outages.seconds
+            if attempt >= ATTEMPTS or (lasts is not None and lasts >= limit):
                 raise ModelFault(self.base_url, fault.reason, attempt) from None
             asked = fault.retry_after if isinstance(fault, _Refusal) else None
             await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1) * uniform(0.5, 1) if asked is None else asked)  # noqa: S311
@@ -132,7 +131,7 @@ class Server:
             return read(reply)
 
     async def _sent(self, path: str, body: dict[str, Any] | None) -> object:
-        """The reply, as JSON values; `_Refusal` if the server refuses the request, `ModelFault` if no reply comes."""
+        """The reply, as JSON values; `_Refusal` if the server refuses the request or does not answer it."""
         client = await self._client()
         from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415
 
@@ -145,7 +144,7 @@ class Server:
                     return await client.get(path, cast_to=object)
                 return await client.post(path, cast_to=object, body=body)
         except (APITimeoutError, TimeoutError):
-            raise ModelFault(self.base_url, f"no reply within {seconds:g} s") from None
+            raise _Refusal(self.base_url, f"no reply within {seconds:g} s", is_down=True) from None
         except APIConnectionError as error:
             cause = one_line(str(error.__cause__ or error)) or type(error.__cause__).__name__
             raise _Refusal(self.base_url, f"the connection failed ({cause})", is_down=True) from None

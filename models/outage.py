@@ -25,10 +25,12 @@ class Outages:
         self._since = 0.0
         self._pause = FIRST_PAUSE_S
         self._next_probe = 0.0
+        self._probe_failed = False
 
     def answered(self) -> None:
         """Note that the server answered a request, even with an error of the request's own."""
         self._has_answered, self._refusals, self._pause = True, 0, FIRST_PAUSE_S
+        self._probe_failed = False
 
     def refused(self) -> None:
         """Note that the server could not be reached, or said that it cannot serve."""
@@ -42,17 +44,23 @@ class Outages:
         lasts = self._has_answered and self._refusals >= REFUSALS
         return time.monotonic() - self._since if lasts else None
 
-    async def wait(self, probe: Callable[[], Awaitable[bool]], limit: float) -> None:
+    async def wait(self, probe: Callable[[], Awaitable[bool]], limit: float) -> bool:
         """Wait until the server is up again, or `limit` seconds have passed since it went down.
 
-        probe: asks the server for something that it always has; returns whether it answered.
+        probe: asks the server for something that it always has; returns whether it answered. Returns whether a probe
+        failed: a server that refuses some requests and answers every probe has no outage.
         """
+        failed = False
         while (lasts := self.seconds) is not None and lasts < limit:
             now = time.monotonic()
             if now < self._next_probe:
                 await asyncio.sleep(min(self._next_probe - now, 1.0))
+                failed = failed or self._probe_failed
                 continue
             self._next_probe = now + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
             if await probe():
                 self.answered()
+            else:
+                failed = self._probe_failed = True
+        return failed

@@ -875,6 +875,20 @@ async def test_an_outage_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
         await chat.aclose()
 
 
+async def test_a_server_that_refuses_chats_alone_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "FIRST_PAUSE_S", 0.01)
+    refuses = [False]
+    with serving(Stub(fails=lambda body, number: 503 if refuses[0] and body else 200)) as stub:
+        chat = OpenAIChat("n", stub.url, "m")
+        await chat.complete(ASK, Sampling())
+        refuses[0] = True
+        for at_once in (1, 8):
+            asked = [chat.complete(ASK, Sampling()) for _ in range(at_once)]
+            found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+            assert all(isinstance(one, ModelFault) and "HTTP 503" in one.reason for one in found)
+        await chat.aclose()
+
+
 # ---------------------------------------------------------------- keys, loops
 
 
