@@ -24,6 +24,7 @@ from ..models.weights import minilm_folder, smollm2_gguf
 from ..presenters.words import megabytes
 from ..resources.opening import SAMPLE, corpus_path, open_chat_model, open_encoder
 from ..retrieval.corpus import read_corpus
+from ..server_url import checked_url, key_for
 from ..settings import settings
 
 EXTRAS = ["local", "studio", "ui", "eval", "plots", "datasets", "trace", "loaders", "qdrant", "ray", "vllm"]
@@ -174,9 +175,8 @@ def _chat_model(name: str) -> Iterator[Check]:
 async def _served(url: str) -> str:
     from openai import AsyncOpenAI  # noqa: PLC0415 - slow to import
 
-    key = settings().api_key
-    secret = (key.get_secret_value() if key else os.environ.get("OPENAI_API_KEY")) or "none"
-    async with AsyncOpenAI(base_url=url, api_key=secret, max_retries=0, timeout=LIST_MODELS_S) as client:
+    key = key_for(checked_url(url, "http://127.0.0.1:8000/v1"), settings().api_key) or "none"
+    async with AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=LIST_MODELS_S) as client:
         began = time.monotonic()
         models = [model.id async for model in client.models.list()]
     return f"{url} answers in {time.monotonic() - began:.2f} s and serves {', '.join(models) or 'no model'}"

@@ -98,3 +98,9 @@ async def test_a_lasting_model_fault_ends_as_unavailable(case: Case) -> None:
     case.models[0].faults = [ModelFault("scripted", "connection refused")] * 99
     with pytest.raises(ModelUnavailable, match="scripted did not answer after 4 attempts: connection refused"):
         await case.builder.compile().ainvoke(case.given, context=case.context)
+
+
+async def test_a_fault_whose_request_was_retried_is_not_retried_by_the_node(case: Case) -> None:
+    case.models[0].faults = [ModelFault("scripted", "connection refused", attempts=7)]
+    with pytest.raises(ModelUnavailable, match="scripted did not answer after 7 attempts: connection refused"):
+        await case.builder.compile().ainvoke(case.given, context=case.context)

@@ -549,6 +549,24 @@ def test_doctor_tries_a_chat_server(installed, httpserver):
     assert done.exit_code == 0
 
 
+@pytest.mark.parametrize("named_by", ["option", "environment"])
+def test_the_general_key_goes_to_the_server_that_the_command_names(installed, httpserver, monkeypatch, named_by):
+    monkeypatch.setenv("DUBITO_API_KEY", "sk-general")
+    monkeypatch.delenv("DUBITO_KEYS", raising=False)
+    llm = f"openai:{httpserver.url_for('/v1')}#tiny"
+    if named_by == "environment":
+        monkeypatch.setenv("DUBITO_LLM", llm)
+    settings.cache_clear()
+    dubito("doctor", "--json", *(["--llm", llm] if named_by == "option" else []))
+    assert {request.headers.get("Authorization") for request, _ in httpserver.log} == {"Bearer sk-general"}
+
+
+def test_doctor_sends_no_key_to_a_server_that_none_is_for(installed, httpserver, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
+    dubito("doctor", "--json", "--llm", f"openai:{httpserver.url_for('/v1')}#tiny")
+    assert {request.headers.get("Authorization") for request, _ in httpserver.log} == {"Bearer none"}
+
+
 def test_doctor_reports_a_chat_server_that_does_not_answer(installed):
     done = dubito("doctor", "--llm", "vllm:http://127.0.0.1:9/v1", "--json")
     found = json.loads(done.stdout)
