@@ -6,11 +6,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial, wraps
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph import START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import RetryPolicy
 from langgraph.typing import InputT, OutputT, StateT
@@ -19,10 +20,12 @@ from ..errors import ModelFault, ModelUnavailable
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter, watchers
 from ..nodes.prepare import Hook, prepare
+from ..prompt_templates import PROMPTS, Prompt
+from ..prompts import own_prompts
 from ..resources.allowlist import check_allowed
 from ..resources.resources import Resources, shared_resources
 from ..resources.telemetry import export_if_asked
-from ..state.context import BaseContext
+from ..state.context import PROMPT_FIELD, BaseContext
 from ..state.messages import Call
 from ..state.records import Usage
 
@@ -61,6 +64,34 @@ class NodeRunnable(Runnable[Any, Any]):
         return await self._run(input)
 
 
+class CompiledMachine(CompiledStateGraph[StateT, C, InputT, OutputT]):
+    """A compiled `Machine`."""
+
+    def get_context_jsonschema(self) -> dict[str, Any] | None:
+        """The settings as a schema, with a field for each prompt, which Studio shows at the nodes that use it."""
+        schema = super().get_context_jsonschema()
+        if schema is None:
+            return None
+        fields = {
+            f"{prompt.name}{PROMPT_FIELD}": {
+                "type": "string",
+                "title": f"Prompt: {prompt.name}",
+                "description": f"Output: {prompt.output}.",
+                "default": prompt.source,
+                "langgraph_type": "prompt",
+                "langgraph_nodes": list(prompt.nodes),
+            }
+            for prompt in prompts_of(self)
+        }
+        return {**schema, "properties": {**schema["properties"], **fields}}
+
+
+def prompts_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> list[Prompt]:
+    """The prompts that a graph's nodes use, those of its subgraphs too."""
+    nodes = {name.rpartition(":")[2] for name in graph.get_graph(xray=True).nodes}
+    return [prompt for prompt in PROMPTS.values() if nodes.intersection(prompt.nodes)]
+
+
 class Machine(StateGraph[StateT, C, InputT, OutputT]):
     """A LangGraph `StateGraph` of our nodes, each under the name of its function and retried after a model fault.
 
@@ -84,6 +115,12 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         super().__init__(state, context_schema=context, input_schema=given, output_schema=output)
         export_if_asked()
         self._context, self._resources = context, resources
+
+    def compile(self, *args: Any, **named: Any) -> CompiledMachine[StateT, C, InputT, OutputT]:  # noqa: ANN401 - LangGraph's own arguments
+        """Compile the graph (see LangGraph's `StateGraph.compile`)."""
+        compiled = super().compile(*args, **named)
+        compiled.__class__ = CompiledMachine  # LangGraph makes its own class and takes no other
+        return cast("CompiledMachine[StateT, C, InputT, OutputT]", compiled)
 
     def add_prepare(self, *hooks: Hook, name: str = "prepare") -> None:
         """Begin the graph with `nodes.prepare`; hooks: the technique's own part of it."""
@@ -143,7 +180,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         runtime, context, name = self._runtime(), self.context(), str(get_config()["metadata"]["langgraph_node"])
         await check_allowed(context)
         meter = _streaming_meter(runtime, name)
-        token = current_meter.set(meter)
+        token, prompts_token = current_meter.set(meter), own_prompts.set(context.prompts)
         start = time.perf_counter()
         try:
             update = dict(await node(state, context, self._resources or shared_resources()))
@@ -157,6 +194,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
             update = dict(fallback(state, unavailable))
         finally:
             current_meter.reset(token)
+            own_prompts.reset(prompts_token)
         seconds = time.perf_counter() - start
         if watchers.evidence is not None and update.get("evidence"):
             watchers.evidence(state, update["evidence"], seconds)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..concurrency import gather_or_cancel
+from ..prompts import own_prompts
 from .disk_cache import DiskCache
 from .interfaces import Judge, Judgements
 
@@ -77,7 +78,8 @@ class RememberingJudge:
 
     async def judge(self, question: str, pairs: Sequence[Pair]) -> Judgements:
         """See `Judge.judge`."""
-        keys = [pair_key(question, *pair) for pair in pairs]
+        prompt = own_prompts.get().get("entailment", "")  # another prompt of a judge that is a chat model judges anew
+        keys = [pair_key(prompt + question, *pair) for pair in pairs]
         pair_of = dict(zip(keys, pairs, strict=True))
         judged: Judged = {}
         while missing := [key for key in pair_of if key not in judged]:

@@ -2,35 +2,36 @@
 
 The prompts without a parser are filled in by `unparsed`.
 
-A template is a chat with one block per turn, named for its role: `system`, fixed text; `user_example` and
-`assistant_example`, if the prompt has an example; `user`, which holds the data. All data, whether a document, a
-question or what a model said before, is defused: it can neither end a passage nor forge a chat turn. The part that
-varies most comes last, so that a server's prefix cache can serve the rest.
+All data in a prompt (see `prompt_templates`), whether a document, a question or what a model said before, is defused:
+it can neither end a passage nor forge a chat turn. The part that varies most comes last, so that a server's prefix
+cache can serve the rest.
 """
 
 import re
 from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, cast
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-
+from ..prompt_templates import PROMPTS, own_template, passages, turns_of
 from ..state.messages import Message
 from ..state.records import Chunk
+
+own_prompts: ContextVar[Mapping[str, str]] = ContextVar("own_prompts", default=MappingProxyType({}))
+"""The running graph's own templates, by the names of the prompts that they replace."""
 
 
 def render(name: str, **inputs: object) -> list[Message]:
     """The messages of prompt `name` for the given inputs, which are defused. A missing input raises an error."""
-    template = _TEMPLATES[f"{name}.jinja"]
-    context = template.new_context({key: _defused(value) for key, value in inputs.items()})
-    return [
-        {"role": cast("Any", block.partition("_")[0]), "content": "".join(turn(context)).strip()}
-        for block, turn in template.blocks.items()
-    ]
+    own = own_prompts.get().get(name)
+    template = PROMPTS[name].template if own is None else own_template(name, own)
+    turns = turns_of(template, {key: _defused(value) for key, value in inputs.items()}, name)
+    return [{"role": cast("Any", role), "content": text} for role, text in turns]
 
 
 def passage(chunk: Chunk) -> str:
     """A chunk as a prompt's list of passages shows it, numbered with four digits. For counting its tokens."""
-    text: str = cast("Any", _TEMPLATES["passages.jinja"].module).passage(1000, _defused(chunk))
+    text: str = cast("Any", passages.module).passage(1000, _defused(chunk))
     return text
 
 
@@ -84,19 +85,3 @@ def _defused(data: object) -> object:
 def bare(text: str, extra: str = "") -> str:
     """A text on one line, without surrounding white space, marks of bold type and the characters in `extra`."""
     return " ".join(text.split()).strip(" *_" + extra)
-
-
-def _load() -> dict[str, Template]:
-    environment = Environment(
-        loader=PackageLoader("dubito", "prompts"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-        autoescape=False,  # noqa: S701 - prompts are plain text, not HTML
-    )
-    return {name: environment.get_template(name) for name in environment.list_templates(["jinja"])}
-
-
-_TEMPLATES = _load()
-# loaded at import, because reading files at first use would block the event loop of the node that needs them

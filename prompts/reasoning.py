@@ -29,8 +29,8 @@ def end_messages(question: str, rationales: Sequence[str]) -> list[Message]:
 
 def whole_messages(question: str, chunks: Sequence[Chunk]) -> list[Message]:
     """Ask for the whole reasoning in one reply, on one line."""
-    system, user = render("reasoning_whole", question=question, chunks=chunks)
-    examples = [
+    system, *own_examples, user = render("reasoning_whole", question=question, chunks=chunks)
+    examples = own_examples or [
         turn for example in EXAMPLES for turn in _turns(f"Question: {example.question}", [" ".join(example.sentences)])
     ]
     return [system, *examples, user]
@@ -53,8 +53,10 @@ def end_of(reply: str) -> str:
 
 
 def _stepwise(question: str, chunks: Sequence[Chunk], rationales: Sequence[str], ask: str) -> list[Message]:
-    system, user = render("reasoning_step", question=question, chunks=chunks)
-    examples = [turn for example in EXAMPLES for turn in _turns(f"Question: {example.question}", example.sentences)]
+    system, *own_examples, user = render("reasoning_step", question=question, chunks=chunks)
+    examples = own_examples or [
+        turn for example in EXAMPLES for turn in _turns(f"Question: {example.question}", example.sentences)
+    ]
     if rationales:
         return [system, *examples, *_turns(user["content"], map(defuse, rationales)), {"role": "user", "content": ask}]
     first = user["content"] if ask == NEXT else f"{user['content']}\n{ask}"

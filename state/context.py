@@ -14,6 +14,9 @@ from .capability import Capability
 PRESET = "preset"
 """The value of a setting that takes the preset's value."""
 
+PROMPT_FIELD = "_prompt"
+"""The end of a setting's name that is a prompt's template in Studio, as in `answer_prompt`."""
+
 Presets = Mapping[str, Mapping[str, str]]
 """For each preset, the values of the settings whose default is `PRESET`."""
 
@@ -74,6 +77,11 @@ class BaseContext(BaseModel):
     concurrency: int = Field(
         default=16, ge=1, le=1024, title="Concurrency", description="The maximum number of model calls at a time."
     )
+    prompts: dict[str, str] = Field(
+        default={},
+        title="Own prompts",
+        description="Your templates by the names of the prompts that they replace (dubito prompts GRAPH shows all).",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -82,6 +90,36 @@ class BaseContext(BaseModel):
             return values
         chosen = cls.presets.get(str(values.get("preset", "embedded")), {})
         return {**values, **{name: value for name, value in chosen.items() if values.get(name, PRESET) == PRESET}}
+
+    def __hash__(self) -> int:
+        """Equal contexts have equal hashes; pydantic's own hash fails for a mapping."""
+        return hash(self.model_dump_json())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_prompts(cls, values: object) -> object:
+        """Take Studio's fields NAME_prompt into `prompts`, except those that were left as they are."""
+        own = {name for name in values if str(name).endswith(PROMPT_FIELD)} if isinstance(values, dict) else set()
+        if not isinstance(values, dict) or not own:
+            return values
+        from ..prompt_templates import prompt  # noqa: PLC0415 - seldom needed
+
+        given = {name.removesuffix(PROMPT_FIELD): values[name] for name in sorted(own)}
+        changed = {name: text for name, text in given.items() if text not in ("", prompt(name).source)}
+        rest = {name: value for name, value in values.items() if name not in own}
+        return {**rest, "prompts": {**rest.get("prompts", {}), **changed}}
+
+    @model_validator(mode="after")
+    def _check_prompts(self) -> Self:
+        if self.prompts:
+            from ..prompt_templates import own_template  # noqa: PLC0415 - seldom needed
+
+            try:
+                for name, text in self.prompts.items():
+                    own_template(name, text)
+            except UserFault as fault:
+                raise ValueError(str(fault).removesuffix(".")) from None
+        return self
 
     @model_validator(mode="after")
     def _refuse_secrets(self) -> Self:

@@ -62,7 +62,8 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
         for preset in schema.presets or {"embedded": {}}
         if allowed.allows(schema.unchecked({"preset": preset, **added}))
     ]
-    inputs = {name: _input(name, schema, allowed, presets) for name in schema.model_fields}
+    # a prompt is a text of many lines, which `dubito prompts` is for
+    inputs = {name: _input(name, schema, allowed, presets) for name in schema.model_fields if name != "prompts"}
     if len(presets) < 2:
         del inputs["preset"]
     common = [inputs.pop(name) for name in (*COMMON, "preset") if name in inputs]

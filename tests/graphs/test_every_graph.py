@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from dubito.errors import ModelFault, ModelUnavailable, UserFault
 from dubito.graphs.registry import context_type
+from dubito.prompt_templates import PROMPTS
 from dubito.tests.graphs.test_forks import CASES, Case, figures
+from dubito.tests.scripted import ScriptedChat
+from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 
 ANSWERED = {"answer", "evidence", "uncertainty", "usage", "warnings"}
@@ -104,3 +107,22 @@ async def test_a_fault_whose_request_was_retried_is_not_retried_by_the_node(case
     case.models[0].faults = [ModelFault("scripted", "connection refused", attempts=7)]
     with pytest.raises(ModelUnavailable, match="scripted did not answer after 7 attempts: connection refused"):
         await case.builder.compile().ainvoke(case.given, context=case.context)
+
+
+async def test_each_prompt_is_used_where_its_template_says(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[tuple[str, str]] = set()
+    begin = ScriptedChat._begin
+
+    async def noted(chat: ScriptedChat, verb: str, messages: Any) -> None:
+        asked.add((messages[0]["content"], get_config()["metadata"]["langgraph_node"]))
+        await begin(chat, verb, messages)
+
+    monkeypatch.setattr(ScriptedChat, "_begin", noted)
+    await case.builder.compile().ainvoke(case.given, context=case.context)
+    names = {system_turn(prompt): name for name, prompt in PROMPTS.items()}
+    assert asked
+    assert [(names[system], node) for system, node in asked if node not in PROMPTS[names[system]].nodes] == []
+
+
+def system_turn(prompt: Any) -> str:
+    return "".join(prompt.template.blocks["system"](prompt.template.new_context({}))).strip()

@@ -14,6 +14,7 @@ import pytest
 from dubito.errors import UserFault
 from dubito.graphs.context_from_text import context_for
 from dubito.graphs.registry import graph_named
+from dubito.prompt_templates import PROMPTS
 from dubito.state.baselines import FlareContext, IterRetgenContext
 from dubito.state.context import PRESET, BaseContext, marks_of
 from dubito.state.dense_rag import DenseRagContext
@@ -227,10 +228,16 @@ def test_every_setting_of_every_exported_graph_explains_itself(name: str) -> Non
     context: type[BaseContext] = graph.context_schema
     schema = graph.get_context_jsonschema()
     assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == set(context.model_fields)
+    of_prompts = {prompt: shown for prompt, shown in schema["properties"].items() if prompt.endswith("_prompt")}
+    for prompt, shown in of_prompts.items():
+        assert shown["default"] == PROMPTS[prompt.removesuffix("_prompt")].source
+        assert (shown["type"], shown["langgraph_type"]) == ("string", "prompt")
+        assert nodes_of(graph).intersection(shown["langgraph_nodes"]), "Studio shows it at a node"
+    settings = {setting: shown for setting, shown in schema["properties"].items() if setting not in of_prompts}
+    assert set(settings) == set(context.model_fields)
     assert "required" not in schema
     hints = get_type_hints(context)
-    for setting, shown in schema["properties"].items():
+    for setting, shown in settings.items():
         assert shown["title"]
         assert shown["title"] == context.model_fields[setting].title, "not made up from the name"
         assert shown["description"].endswith(".")
@@ -240,7 +247,13 @@ def test_every_setting_of_every_exported_graph_explains_itself(name: str) -> Non
             assert {"minimum", "maximum"} <= set(shown), f"{setting} has no range"
         if getattr(hints[setting], "__origin__", None) is Literal:
             assert shown["enum"] == list(get_args(hints[setting]))
-        assert shown["type"] in {"string", "integer", "number", "boolean"}, "the form can show it"
+        assert shown["type"] in {"string", "integer", "number", "boolean"} or setting == "prompts", (
+            "the form can show it"
+        )
+
+
+def nodes_of(graph: Any) -> set[str]:
+    return {node.rpartition(":")[2] for node in graph.get_graph(xray=True).nodes}
 
 
 def test_importing_the_graphs_opens_nothing() -> None:
