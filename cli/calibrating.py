@@ -22,7 +22,7 @@ from ..evals.questions import GoldQuestion
 from ..evals.run_folder import EvaluationTask
 from ..evals.runner import Asker, unfinished
 from ..evals.store import Outcome, Store
-from ..graphs.context_from_text import context_for, sentence_of
+from ..graphs.context_from_text import context_for
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter
 from ..nodes.prepare import open_resources
@@ -33,6 +33,7 @@ from ..render.terminal import show_blocks
 from ..resources.resources import shared_resources
 from ..state.calibration import identity, is_calibration, settings_of
 from ..state.context import BaseContext
+from ..state.wrong_settings import sentence_of
 from .ask_many import ask_unfinished, progress, show_failures
 
 AnyCalibrator = Calibrator[Any, Any]

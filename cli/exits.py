@@ -71,8 +71,6 @@ def explain(fault: Exception) -> tuple[int, str, str]:
         if sentence and kind != "NoArgsIsHelpError":  # its message is the help text
             sentence = f"{sentence.rstrip('.')}. See --help."
         return USER_FAULT, kind, sentence
-    if kind == "ValidationError":
-        return USER_FAULT, kind, _wrong_values(fault)
     return UNEXPECTED, kind, sentence_of(fault)
 
 
@@ -89,13 +87,3 @@ def _report(fault: Exception, *, as_json: bool) -> int:
 
 def _options(arguments: list[str]) -> list[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
-
-
-def _wrong_values(fault: Any) -> str:  # noqa: ANN401 - importing pydantic would be slow
-    """The sentence for wrong settings in environment variables; commands explain all other wrong settings."""
-    sentences = []
-    for error in fault.errors():
-        name = ".".join(str(part) for part in error["loc"])
-        name = f"DUBITO_{name.upper()}" if fault.title == "Settings" else name
-        sentences.append(f"{name} is {error['input']!r}: {error['msg']}")
-    return "; ".join(sentences) + "."
