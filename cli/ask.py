@@ -11,7 +11,7 @@ from ..graphs.context_from_text import context_for
 from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names, takes_answers
 from ..render.screen import console, help_lines, print_json, working
 from . import completion
-from .options import Answers, AsJson, Assignments, Chunker, Corpus, Encoder, K, Llm, Otlp, Preset
+from .options import Answers, AsJson, Assignments, Chunker, ConfigFile, Corpus, Encoder, K, Llm, Otlp, Preset
 
 EXAMPLES = help_lines(
     "Examples",
@@ -50,6 +50,7 @@ def ask(
         typer.Option(metavar="FILE", help="Write every step and model call to this .jsonl file during the run."),
     ] = None,
     otlp: Otlp = None,
+    config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a question and watch the steps of the answer."""

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from .. import evals
 from ..render.screen import help_lines
 from .exits import MEANINGS
-from .options import AsJson, Assignments, AtOnce, Chunker, Corpus, Encoder, K, Llm, Preset
+from .options import AsJson, Assignments, AtOnce, Chunker, ConfigFile, Corpus, Encoder, K, Llm, Preset, Quiet
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -48,6 +48,8 @@ def _common(
     ] = "f1:0.5",
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the file's first N questions.")] = None,
     at_once: AtOnce = 4,
+    config_file: ConfigFile = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """The options of every technique."""
@@ -90,6 +92,7 @@ def _command(technique: str) -> Any:  # noqa: ANN401 - a click command
     own = calibrator.options.model_fields
 
     def verb(**given: Any) -> None:  # noqa: ANN401
+        del given["config_file"]  # its callback has read it
         run_calibration(
             technique,
             calibrator,

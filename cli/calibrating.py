@@ -51,6 +51,7 @@ def run_calibration(
     right: str,
     limit: int | None,
     at_once: int,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Calibrate a technique and show the result. options: settings of the context; own: the calibration's options."""
@@ -65,7 +66,7 @@ def run_calibration(
     target = (out or Path(f"{technique}.calibration.json")).expanduser()
     check_target(target)
     with Store(outcomes_beside(target), new=True) as store:
-        asking = Asking(calibration, gold_questions, store, at_once, quiet=as_json)
+        asking = Asking(calibration, gold_questions, store, at_once, quiet=quiet, as_json=as_json)
         request = CalibrationRequest(
             gold_questions,
             right,
@@ -112,6 +113,7 @@ class Asking:
     store: Store
     at_once: int
     quiet: bool
+    as_json: bool
     failed: list[Outcome] = field(default_factory=list)
 
     def ask_all(self, context: BaseContext) -> Outputs:
@@ -140,6 +142,7 @@ class Asking:
             self.store,
             retry_failed=True,
             quiet=self.quiet,
+            as_json=self.as_json,
             resume="run the same command again to go on.",
         ) as bar:
 

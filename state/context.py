@@ -173,7 +173,7 @@ class BaseContext(BaseModel):
         if info.context is not UNCHECKED:
             for name, cause in self.unused().items():
                 raise ValueError(
-                    f"{name} has no effect with {cause}={_as_typed(getattr(self, cause))}: change {cause}, or leave "
+                    f"{name} has no effect with {cause}={as_typed(getattr(self, cause))}: change {cause}, or leave "
                     f"{name} at its default"
                 )
         return self
@@ -220,7 +220,8 @@ class BaseContext(BaseModel):
 UNCHECKED = "unchecked"
 
 
-def _as_typed(value: object) -> str:
+def as_typed(value: object) -> str:
+    """A value as it is typed behind `--set name=`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

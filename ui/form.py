@@ -75,7 +75,7 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
 def _input(name: str, schema: type[BaseContext], allowed: AllowList, presets: Sequence[str]) -> Input:
     field = schema.model_fields[name]
     left_open = field.default == PRESET and len(presets) > 1
-    value = str(field.default if left_open else getattr(schema(), name))
+    value = str(field.default if left_open and name not in schema.configured() else getattr(schema(), name))
     shown = (name, field.title or name, _description(name, field))
     if marks_of(field).get("resource"):
         values = [*([PRESET] if left_open else []), *allowed.values(name, schema)]
