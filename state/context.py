@@ -101,7 +101,7 @@ class BaseContext(BaseModel):
 
     if not TYPE_CHECKING:  # type checkers know the settings of each class
 
-        def __init__(self, **values: Any) -> None:  # noqa: ANN401
+        def __init__(self, /, **values: Any) -> None:  # noqa: ANN401
             """Make a context; `UserFault` for a wrong setting, in one sentence."""
             with self._one_sentence(values):
                 super().__init__(**values)
