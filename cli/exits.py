@@ -3,14 +3,17 @@
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from typer.core import TyperGroup
 
+from ..config import config
 from ..errors import DubitoError, UserFault, sentence_of
 from ..render.sanitize import sanitize
 from ..render.screen import help_lines, print_json
+from ..settings import settings
 
 ANSWERED, FAILED, USER_FAULT, UNEXPECTED, INTERRUPTED = 0, 1, 2, 70, 130
 
@@ -42,11 +45,25 @@ class Commands(TyperGroup):
         """Run the command line and exit."""
         arguments = list(sys.argv[1:] if args is None else args)
         try:
-            _bind_keys([*arguments, os.environ.get("DUBITO_LLM", "")])
-            code = super().main(arguments, *more, **{**named, "standalone_mode": False})
+            with _configuration_of_one_command():
+                _bind_keys([*arguments, os.environ.get("DUBITO_LLM", "")])
+                code = super().main(arguments, *more, **{**named, "standalone_mode": False})
         except Exception as fault:
             code = _report(fault, as_json="--json" in _options(arguments))
         sys.exit(code if isinstance(code, int) else ANSWERED)
+
+
+@contextmanager
+def _configuration_of_one_command() -> Iterator[None]:
+    """Forget what --config names at the end of the command, for a program that calls several."""
+    before = os.environ.get("DUBITO_CONFIG")
+    try:
+        yield
+    finally:
+        if os.environ.get("DUBITO_CONFIG") != before:
+            os.environ.pop("DUBITO_CONFIG") if before is None else os.environ.update(DUBITO_CONFIG=before)
+            config.cache_clear()
+            settings.cache_clear()
 
 
 def _bind_keys(texts: Sequence[str]) -> None:

@@ -19,31 +19,19 @@ NOT_IN_A_FILE = frozenset({"as_json", "assignments", "chunker", "config_file", "
 def _use_config(ctx: typer.Context, file: Path | None) -> Path | None:
     """Read the configuration file; its table of this command gives the options that are not typed."""
     if file is not None:
-        _name_config(ctx, str(file.expanduser().absolute()))
-    command = next(context.info_name for context in _lineage(ctx) if context.info_name in COMMANDS)
-    ctx.default_map = dict(_options_of_file(ctx, str(command)))
+        # for the processes that are started from here too; `Commands.main` takes it back
+        os.environ["DUBITO_CONFIG"] = str(file.expanduser().absolute())
+        config.cache_clear()
+        settings.cache_clear()
+    settings()  # told here if it cannot be used, and not in the middle of the work
+    for command in {context.info_name for context in _lineage(ctx)} & set(COMMANDS):
+        ctx.default_map = dict(_options_of_file(ctx, command))
     return file
 
 
 def _lineage(ctx: typer.Context) -> list[Any]:
     """The command's context and those above it: `dubito calibrate seakr` is under `calibrate`."""
     return [ctx, *_lineage(ctx.parent)] if ctx.parent else [ctx]  # type: ignore[arg-type]
-
-
-def _name_config(ctx: typer.Context, file: str) -> None:
-    before = os.environ.get("DUBITO_CONFIG")
-
-    def forget() -> None:
-        config.cache_clear()
-        settings.cache_clear()
-
-    def name_as_before() -> None:
-        os.environ.pop("DUBITO_CONFIG") if before is None else os.environ.update(DUBITO_CONFIG=before)
-        forget()
-
-    os.environ["DUBITO_CONFIG"] = file  # for the processes that are started from here too
-    forget()
-    ctx.call_on_close(name_as_before)
 
 
 def _options_of_file(ctx: typer.Context, command: str) -> Mapping[str, Any]:

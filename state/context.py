@@ -190,14 +190,15 @@ class BaseContext(BaseModel):
         return {
             name: cause
             for name, field in type(self).model_fields.items()
-            if getattr(self, name) not in (field.default, preset.get(name)) and (cause := self._made_useless_by(name))
+            if getattr(self, name) not in (field.default, preset.get(name)) and (cause := self.made_useless_by(name))
         }
 
     def is_used(self, name: str) -> bool:
         """Has this setting an effect under the others?"""
-        return self._made_useless_by(name) is None
+        return self.made_useless_by(name) is None
 
-    def _made_useless_by(self, name: str) -> str | None:
+    def made_useless_by(self, name: str) -> str | None:
+        """The setting under whose value this setting has no effect, None if it has one."""
         marks = marks_of(type(self).model_fields[name]).get("unused_with", {})
         causes = [cause for cause, values in marks.items() if getattr(self, cause) in values]
         return causes[0] if causes and name not in self.always_used else None
@@ -245,4 +246,5 @@ def all_contexts() -> list[type[BaseContext]]:
 def _check_file(file: Configuration) -> None:
     """Check each file once; without a file nothing is imported."""
     if file.path:
+        file.variables_of_keys()
         check_names({name: context.model_fields for context in all_contexts() if (name := context._own_graph())})
