@@ -24,7 +24,6 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from ..config import Configuration, config
 from ..errors import UserFault
@@ -141,7 +140,7 @@ class BaseContext(BaseModel):
             added = {name: value for name, value in added.items() if name not in without_effect}
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
         """The schema of Studio's form, which begins with what the operator configured."""
         schema = handler(core_schema)
         if found := cls.configured():

@@ -93,7 +93,7 @@ def test_an_agents_tool_has_it_too():
 def test_studios_form_begins_with_it(monkeypatch):
     write("[df_rag]\nk = 7")
     monkeypatch.setenv("DUBITO_LLM", SERVER)
-    shown = graph_named("df_rag").get_context_jsonschema()["properties"]
+    shown = (graph_named("df_rag").get_context_jsonschema() or {})["properties"]
     assert (shown["k"]["default"], shown["llm"]["default"], shown["corpus"]["default"]) == (7, SERVER, "sample")
 
 
@@ -134,7 +134,8 @@ def test_every_graph_has_a_table_of_its_own():
 
 
 def test_no_setting_of_a_graph_shares_its_variable_with_the_process():
-    assert not Settings.model_fields.keys() & {name for context in all_contexts() for name in context.model_fields}
+    process = {"config", "debug", "vllm", *Settings.model_fields}
+    assert not process & {name for context in all_contexts() for name in context.model_fields}
 
 
 # --- what cannot be used ---
@@ -353,6 +354,13 @@ def test_a_wrong_description_of_a_run_is_told(questions, table, said):
     done = dubito("eval", "--config", "plan.toml")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert said in done.stderr
+
+
+def test_a_command_s_table_is_that_of_each_of_its_techniques(questions):
+    write("[calibrate]\nrigth = 'exact'")
+    for technique in ("seakr", "sunar"):
+        done = dubito("calibrate", technique, questions)
+        assert done.stderr == "dubito.toml: [calibrate] rigth is unknown (did you mean right?).\n"
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--quiet"]])
