@@ -5,7 +5,7 @@ A key is bound to hosts, so that whoever may name a server cannot choose where a
 - `OPENAI_API_KEY` goes to https://api.openai.com alone;
 - `DUBITO_API_KEY`, and `DUBITO_QDRANT_API_KEY` for Qdrant, go to the servers in `DUBITO_ALLOW` and in `DUBITO_KEYS`,
   where the command line adds those in its arguments;
-- `DUBITO_KEYS` may name another key for a host.
+- `DUBITO_KEYS`, and the table `[keys]` of a configuration file that is named, may name another key for a host.
 """
 
 import os
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from .config import config
 from .errors import UserFault
 from .settings import settings
 
@@ -86,14 +87,18 @@ Place = tuple[str, str, int]
 
 
 def _bound_keys() -> dict[Place, str]:
-    """The keys of DUBITO_KEYS, empty for a server that gets the general key; `UserFault` if it cannot be read."""
+    """The keys of DUBITO_KEYS and of the configuration file, empty for a server that gets the general key.
+
+    Raises `UserFault` if they cannot be read.
+    """
     given = settings().keys
     bound: dict[Place, str] = {}
     try:
         entries = shlex.split(given.get_secret_value() if given else "")
     except ValueError as fault:
         raise UserFault(f"DUBITO_KEYS cannot be read ({fault}): close its quotation marks.") from None
-    for entry in entries:
+    of_file = [f"{server}=${variable}" for server, variable in config().variables_of_keys().items()]
+    for entry in [*of_file, *entries]:  # the environment has the last word
         server, sign, key = entry.partition("=")
         url = server if "://" in server else f"https://{server}"
         if sign and not key:

@@ -1,10 +1,16 @@
-"""Settings of the process, from environment variables: folders, timeouts, keys. Questions cannot change them."""
+"""Settings of the process: folders, timeouts, keys. They come from environment variables, or but for the keys from the
+table `[process]` of the configuration file. Questions cannot change them."""
 
+import shlex
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from .config import PROCESS, config
+from .errors import UserFault
 
 
 class Settings(BaseSettings):
@@ -55,6 +61,25 @@ class Settings(BaseSettings):
         "resource, and a server that others can reach does not start.",
     )
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment, then the configuration file."""
+        return init_settings, env_settings, InitSettingsSource(cls, cls._of_file())
+
+    @classmethod
+    def _of_file(cls) -> dict[str, Any]:
+        known = (name for name, field in cls.model_fields.items() if field.annotation != SecretStr | None)
+        entries = config().check_names(PROCESS, known)
+        is_list = isinstance(entries.get("allow"), list)
+        return {**entries, "allow": shlex.join(map(str, entries["allow"]))} if is_list else dict(entries)
+
     @property
     def cache(self) -> Path:
         """The cache folder, with `~` expanded."""
@@ -63,5 +88,14 @@ class Settings(BaseSettings):
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """The settings of the process."""
-    return Settings()
+    """The settings of the process; `UserFault` for a value that cannot be used."""
+    try:
+        return Settings()
+    except ValidationError as fault:
+        sentences = []
+        for error in fault.errors():
+            name = str(error["loc"][0])
+            in_file = config().tables.get(PROCESS, {}).get(name) == error["input"]
+            place = config().place(name, PROCESS) if in_file else f"DUBITO_{name.upper()}"
+            sentences.append(f"{place} is {error['input']!r}: {error['msg']}")
+        raise UserFault("; ".join(sentences) + ".") from None

@@ -20,6 +20,7 @@ from .draw import draw
 from .eval import evaluate
 from .exits import INTERRUPTED, MEANINGS, Commands
 from .index import index
+from .list_settings import settings
 from .prompts import prompts
 from .report import report
 from .seper import seper
@@ -52,7 +53,7 @@ def _dubito(
     """Retrieval-augmented generation that knows when the model does not know, as LangGraph state machines."""
 
 
-for _command in (ask, trace, seper, evaluate, report, compare, index, serve, ui, draw, prompts, doctor):
+for _command in (ask, trace, seper, evaluate, report, compare, index, serve, ui, draw, prompts, settings, doctor):
     _examples = sys.modules[_command.__module__].EXAMPLES
     app.command("eval" if _command is evaluate else None, epilog=f"{_examples}\n\n{MEANINGS}")(_command)
 app.add_typer(calibrate, name="calibrate")

@@ -11,7 +11,7 @@ from ..graphs.context_from_text import context_for
 from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names, takes_answers
 from ..render.screen import console, help_lines, print_json, working
 from . import completion
-from .options import Answers, AsJson, Assignments, Chunker, Corpus, Encoder, K, Llm, Otlp, Preset
+from .options import Answers, AsJson, Assignments, Chunker, ConfigFile, Corpus, Encoder, K, Llm, Otlp, Preset, Prompts
 
 EXAMPLES = help_lines(
     "Examples",
@@ -42,6 +42,7 @@ def ask(
     encoder: Encoder = None,
     chunker: Chunker = None,
     preset: Preset = None,
+    prompts: Prompts = None,
     k: K = None,
     assignments: Assignments = None,
     answers: Answers = None,
@@ -50,11 +51,20 @@ def ask(
         typer.Option(metavar="FILE", help="Write every step and model call to this .jsonl file during the run."),
     ] = None,
     otlp: Otlp = None,
+    config_file: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a question and watch the steps of the answer."""
     text = _question(question)
-    options = {"corpus": corpus, "llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k}
+    options = {
+        "corpus": corpus,
+        "llm": llm,
+        "encoder": encoder,
+        "chunker": chunker,
+        "preset": preset,
+        "k": k,
+        "prompts": prompts,
+    }
     with working("loading", as_json=as_json):
         from ..resources.opening import check_corpus  # noqa: PLC0415 - keeps `--help` quick
         from ..resources.telemetry import export_spans  # noqa: PLC0415

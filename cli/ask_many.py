@@ -23,9 +23,9 @@ MOST_FAILURES_SHOWN = 5
 class Bar(ProgressBar):
     """Finished questions, their cost, the time left."""
 
-    def __init__(self, screen: Console, before: int, total: int, *, moves: bool) -> None:
-        """before: questions finished in an earlier run; moves: draw the bar."""
-        super().__init__(screen, "opening models and corpus", visible=moves)
+    def __init__(self, screen: Console, before: int, total: int, *, quiet: bool, as_json: bool) -> None:
+        """before: questions finished in an earlier run; quiet, as_json: see `ProgressBar`."""
+        super().__init__(screen, "opening models and corpus", quiet=quiet, as_json=as_json)
         self._total, self._before, self._done, self._failed = total, before, 0, 0
         self._calls = self._tokens = 0
 
@@ -57,20 +57,27 @@ class Bar(ProgressBar):
 
 @contextmanager
 def progress(
-    screen: Console, tasks: Sequence[EvaluationTask], store: Store, *, retry_failed: bool, quiet: bool, resume: str
+    screen: Console,
+    tasks: Sequence[EvaluationTask],
+    store: Store,
+    *,
+    retry_failed: bool,
+    quiet: bool,
+    as_json: bool,
+    resume: str,
 ) -> Iterator[Bar]:
     """A bar over all tasks. Ctrl-C prints how many are finished and kept.
 
-    quiet: draw and print nothing; resume: how to go on after Ctrl-C.
+    quiet, as_json: see `ProgressBar`; resume: how to go on after Ctrl-C.
     """
 
     def finished() -> int:
         return len(tasks) - len(unfinished(tasks, store, retry_failed=retry_failed))
 
     before = finished()
-    if before and not quiet:
+    if before and not quiet and not as_json:
         screen.print(f"{before} of {counted(len(tasks), 'question')} were finished before.")
-    with Bar(screen, before, len(tasks), moves=screen.is_interactive and not quiet) as bar:
+    with Bar(screen, before, len(tasks), quiet=quiet, as_json=as_json) as bar:
         try:
             yield bar
         except KeyboardInterrupt:

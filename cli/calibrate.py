@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from .. import evals
 from ..render.screen import help_lines
 from .exits import MEANINGS
-from .options import AsJson, Assignments, AtOnce, Chunker, Corpus, Encoder, K, Llm, Preset
+from .options import AsJson, Assignments, AtOnce, Chunker, ConfigFile, Corpus, Encoder, K, Llm, Preset, Prompts, Quiet
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODULES = "_calibration"
 """The end of the names of the modules in `evals` that calibrate a technique."""
 
-SETTINGS = ("corpus", "llm", "encoder", "chunker", "preset", "k")
+SETTINGS = ("corpus", "llm", "encoder", "chunker", "preset", "k", "prompts")
 """The settings with an option of their own; a technique that has no such setting refuses it."""
 
 
@@ -38,6 +38,7 @@ def _common(
     encoder: Encoder = None,
     chunker: Chunker = None,
     preset: Preset = None,
+    prompts: Prompts = None,
     k: K = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The calibration file.  [default: TECHNIQUE.calibration.json]")
@@ -48,6 +49,8 @@ def _common(
     ] = "f1:0.5",
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the file's first N questions.")] = None,
     at_once: AtOnce = 4,
+    config_file: ConfigFile = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """The options of every technique."""
@@ -90,6 +93,7 @@ def _command(technique: str) -> Any:  # noqa: ANN401 - a click command
     own = calibrator.options.model_fields
 
     def verb(**given: Any) -> None:  # noqa: ANN401
+        del given["config_file"]  # its callback has read it
         run_calibration(
             technique,
             calibrator,

@@ -22,7 +22,7 @@ from ..evals.questions import GoldQuestion
 from ..evals.run_folder import EvaluationTask
 from ..evals.runner import Asker, unfinished
 from ..evals.store import Outcome, Store
-from ..graphs.context_from_text import context_for, sentence_of
+from ..graphs.context_from_text import context_for
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter
 from ..nodes.prepare import open_resources
@@ -33,6 +33,7 @@ from ..render.terminal import show_blocks
 from ..resources.resources import shared_resources
 from ..state.calibration import identity, is_calibration, settings_of
 from ..state.context import BaseContext
+from ..state.wrong_settings import sentence_of
 from .ask_many import ask_unfinished, progress, show_failures
 
 AnyCalibrator = Calibrator[Any, Any]
@@ -50,6 +51,7 @@ def run_calibration(
     right: str,
     limit: int | None,
     at_once: int,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Calibrate a technique and show the result. options: settings of the context; own: the calibration's options."""
@@ -64,7 +66,7 @@ def run_calibration(
     target = (out or Path(f"{technique}.calibration.json")).expanduser()
     check_target(target)
     with Store(outcomes_beside(target), new=True) as store:
-        asking = Asking(calibration, gold_questions, store, at_once, quiet=as_json)
+        asking = Asking(calibration, gold_questions, store, at_once, quiet=quiet, as_json=as_json)
         request = CalibrationRequest(
             gold_questions,
             right,
@@ -111,6 +113,7 @@ class Asking:
     store: Store
     at_once: int
     quiet: bool
+    as_json: bool
     failed: list[Outcome] = field(default_factory=list)
 
     def ask_all(self, context: BaseContext) -> Outputs:
@@ -139,6 +142,7 @@ class Asking:
             self.store,
             retry_failed=True,
             quiet=self.quiet,
+            as_json=self.as_json,
             resume="run the same command again to go on.",
         ) as bar:
 

@@ -22,21 +22,21 @@ def doctor(
     *,
     llm: Annotated[
         str | None,
-        typer.Option(metavar="NAME", envvar="DUBITO_LLM", help="Also test this chat model with one short completion."),
+        typer.Option(metavar="NAME", help="Also test this chat model with one short completion."),
     ] = None,
-    encoder: Annotated[
-        str | None, typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="Also test this encoder with one text.")
-    ] = None,
+    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="Also test this encoder with one text.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the installation: installed extras, weights, GPU, cache folder and models.
+    """Check the installation: installed extras, weights, GPU, cache folder and models, those configured too.
 
     The exit code is 0 if the embedded default models can run, else 1.
     """
+    from ..state.mixins import EncoderContext  # noqa: PLC0415 - keeps `--help` quick
     from .checks import all_checks, default_can_run  # noqa: PLC0415 - keeps `--help` quick
 
     with working("checking ...", as_json=as_json):
-        checks = list(all_checks(llm, encoder))
+        configured = {name: str(found.value) for name, found in EncoderContext.configured().items()}
+        checks = list(all_checks(llm or configured.get("llm"), encoder or configured.get("encoder")))
     can_run = default_can_run(checks)
     if as_json:
         print_json({"ok": can_run, "checks": [vars(check) for check in checks]})

@@ -9,11 +9,26 @@ from typing import Annotated
 
 import typer
 
+from ..config import config
 from ..errors import UserFault, either
 from ..graphs.registry import graph_names
 from ..render.screen import help_lines
 from . import completion
-from .options import AnswerStandard, AsJson, AtOnce, BadRecord, Chunker, Encoder, K, Llm, Otlp, Preset
+from .options import (
+    AnswerStandard,
+    AsJson,
+    AtOnce,
+    BadRecord,
+    Chunker,
+    ConfigFile,
+    Encoder,
+    K,
+    Llm,
+    Otlp,
+    Preset,
+    Prompts,
+    Quiet,
+)
 
 EXAMPLES = help_lines(
     "Examples",
@@ -23,10 +38,12 @@ EXAMPLES = help_lines(
     'dubito eval df_rag --dataset 2wiki:dev.json --llm "vllm:http://127.0.0.1:8000/v1#my-model" --at-once 32',
     "dubito eval df_rag vanilla_rag --dataset hotpotqa:dev.json --metric seper",
     "dubito eval --resume my.run",
+    "dubito eval --config my.run/run.yaml",
 )
 
 
 def evaluate(
+    context: typer.Context,
     systems: Annotated[
         list[str] | None,
         typer.Argument(
@@ -54,6 +71,7 @@ def evaluate(
     encoder: Encoder = None,
     chunker: Chunker = None,
     preset: Preset = None,
+    prompts: Prompts = None,
     k: K = None,
     assignments: Annotated[
         list[str] | None,
@@ -90,12 +108,14 @@ def evaluate(
     otlp: Otlp = None,
     memory: Annotated[bool, typer.Option(help="Cache model calls, so that systems share equal calls.")] = True,
     on_bad_record: BadRecord = "refuse",
+    config_file: ConfigFile = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Ask several graphs, or one graph with several settings, the same questions, and compare their answers.
 
     Each outcome is on disk as soon as it is known, so an interrupted run goes on with --resume. The run's folder holds
-    the outcomes, the report (report.md, report.html) and the traces.
+    the outcomes, the report (report.md, report.html), the traces, and run.yaml, which repeats the run with --config.
     """
     from . import evaluating  # noqa: PLC0415 - heavy imports
 
@@ -103,9 +123,12 @@ def evaluate(
         from ..resources.telemetry import export_spans  # noqa: PLC0415
 
         export_spans(otlp)
-    options = evaluating.RunOptions(at_once, ray, workers, replica or [], retry_failed=retry_failed, as_json=as_json)
+    options = evaluating.RunOptions(
+        at_once, ray, workers, replica or [], retry_failed=retry_failed, quiet=quiet, as_json=as_json
+    )
     if resume is not None:
-        if systems or dataset:
+        sources = [context.get_parameter_source(name) for name in ("systems", "dataset")]
+        if any(source and source.name == "COMMANDLINE" for source in sources):
             raise UserFault("--resume goes on with a run as it was made: leave the systems and datasets out.")
         evaluating.resume(resume.expanduser(), options)
         return
@@ -113,10 +136,10 @@ def evaluate(
         raise UserFault("--retry-failed needs --resume DIR: name the run whose failed questions are asked again.")
     evaluating.evaluate_anew(
         out.expanduser() if out else _free_folder(),
-        systems or [],
+        systems or config().tables.get("eval", {}).get("systems", {}),
         dataset or [],
         corpus=corpus,
-        settings={"llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k},
+        settings={"llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k, "prompts": prompts},
         assignments=assignments or [],
         limit=limit,
         seed=seed,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
+from ..config import config
 from ..errors import DubitoError, UserFault, either
 from ..evals import run_folder
 from ..evals.datasets import load_dataset
@@ -31,11 +32,16 @@ from ..render.screen import console
 from ..resources.call_cache import CallMemory
 from ..resources.opening import check_corpus
 from ..resources.resources import Resources
+from ..state.context import as_typed
+from ..state.seper import SePerContext
 from .ask_many import Bar, ask_unfinished, progress, show_failures
 from .reporting import show_written
 
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
+
+DESCRIPTION = "run.yaml"
+"""The file of a run that repeats it."""
 
 METRICS = ("seper", "seper-steps")
 """Metrics that are measured after the questions. Settings of SePer may follow a colon."""
@@ -50,12 +56,13 @@ class RunOptions:
     workers: int
     replicas: Sequence[str]
     retry_failed: bool
+    quiet: bool
     as_json: bool
 
 
 def evaluate_anew(
     folder: Path,
-    specs: Sequence[str],
+    specs: Sequence[str] | Mapping[str, Any],
     datasets: Sequence[str],
     *,
     corpus: str,
@@ -89,6 +96,9 @@ def evaluate_anew(
         spread(tasks, options.replicas)
     loaded = [load_dataset(spec, on_bad_record=on_bad_record) for spec in datasets]
     run = run_folder.begin(folder, systems, loaded, corpus=made, limit=limit, seed=seed, more=kept)
+    _describe(
+        run, {"dataset": list(datasets), "corpus": corpus, "limit": limit, "on_bad_record": on_bad_record}, options
+    )
     _carry_out(run, options)
 
 
@@ -104,14 +114,50 @@ def _check_packages() -> None:
         raise UserFault("The report's figures need two packages: pip install 'dubito[eval]'.")
 
 
-def systems_of(specs: Sequence[str], options: Mapping[str, str | None], assignments: Sequence[str]) -> list[System]:
-    """The systems that the command line names.
+def _describe(run: EvaluationRun, asked: Mapping[str, Any], options: RunOptions) -> None:
+    """Write the run as a configuration file that repeats it: each system with all its settings."""
+    import yaml  # noqa: PLC0415 - slow to import
 
-    specs: `GRAPH`, `GRAPH:name=value,...` or `NAME=GRAPH:...`; options: see `context_for`; assignments: settings for
+    left_out = {"corpus"} if run.about["corpus"] else set()
+    systems = {
+        system.label: {"graph": system.graph, **{k: v for k, v in system.context.items() if k not in left_out}}
+        for system in run.systems
+    }
+    more = {
+        "metric": list(run.about["metrics"]),
+        **{name: run.about[name] for name in ("seed", "standard", "traces", "memory")},
+        **{name: getattr(options, name) for name in ("at_once", "ray", "workers")},
+        "replica": list(options.replicas),
+    }
+    seper = {name: found.value for name, found in SePerContext.configured().items()} if run.about["metrics"] else {}
+    described = {"seper": seper, "eval": {"systems": systems, **asked, **more}}
+    described = {
+        table: {name: value for name, value in entries.items() if value not in (None, [])}
+        for table, entries in described.items()
+        if entries
+    }
+    text = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
+    (run.folder / DESCRIPTION).write_text(
+        f"# dubito eval --config THIS-FILE repeats this run\n{text}", encoding="utf-8"
+    )
+
+
+def systems_of(
+    specs: Sequence[str] | Mapping[str, Any], options: Mapping[str, str | None], assignments: Sequence[str]
+) -> list[System]:
+    """The systems that the command line or the configuration file names.
+
+    specs: `GRAPH`, `GRAPH:name=value,...` or `NAME=GRAPH:...`, or by name a graph and its settings, over which options
+    and assignments have the last word; options: see `context_for`; assignments: settings for
     all systems that have them, do not set them and use them. Raises `UserFault` for an unknown graph, a graph that
     needs more than a question, and a setting that no system has or uses.
     """
-    parsed = [_parsed(spec) for spec in specs]
+    typed = {name for name, value in options.items() if value is not None and name != "corpus"}
+    typed |= {assignment.partition("=")[0] for assignment in assignments}
+    if isinstance(specs, Mapping):
+        parsed = [_described(name, system, typed) for name, system in specs.items()]
+    else:
+        parsed = [_parsed(spec) for spec in specs]
     graphs = [graph_named(graph) for _, graph, _ in parsed]
     for graph in graphs:
         if not takes_a_plain_question(graph):
@@ -148,6 +194,17 @@ def _parsed(spec: str) -> tuple[str, str, list[str]]:
     # a comma separates settings only before the next name: other commas belong to a value
     own = re.split(r",(?=\w+=)", settings) if settings else []
     return (label if named else spec), (graph if named else head), own
+
+
+def _described(name: str, system: object, typed: set[str]) -> tuple[str, str, list[str]]:
+    """Label, graph and settings of a system in the configuration file, but for the settings that are typed."""
+    if not isinstance(system, Mapping) or not isinstance(system.get("graph"), str):
+        raise UserFault(
+            f"{config().place(name, 'eval.systems')} must be a table with a graph and its settings, such as "
+            '{graph = "df_rag", k = 3}.'
+        )
+    own = {setting: value for setting, value in system.items() if setting != "graph" and setting not in typed}
+    return name, system["graph"], [f"{setting}={as_typed(value)}" for setting, value in own.items()]
 
 
 def _context(
@@ -196,7 +253,8 @@ def _ask_and_measure(run: EvaluationRun, store: Store, screen: Console, options:
         tasks,
         store,
         retry_failed=options.retry_failed,
-        quiet=options.as_json,
+        quiet=options.quiet,
+        as_json=options.as_json,
         resume=f"go on with dubito eval --resume {run.folder}",
     ) as bar:
         if unfinished(tasks, store, retry_failed=options.retry_failed):

@@ -3,14 +3,17 @@
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from typer.core import TyperGroup
 
+from ..config import config
 from ..errors import DubitoError, UserFault, sentence_of
 from ..render.sanitize import sanitize
 from ..render.screen import help_lines, print_json
+from ..settings import settings
 
 ANSWERED, FAILED, USER_FAULT, UNEXPECTED, INTERRUPTED = 0, 1, 2, 70, 130
 
@@ -42,11 +45,25 @@ class Commands(TyperGroup):
         """Run the command line and exit."""
         arguments = list(sys.argv[1:] if args is None else args)
         try:
-            _bind_keys([*arguments, os.environ.get("DUBITO_LLM", "")])
-            code = super().main(arguments, *more, **{**named, "standalone_mode": False})
+            with _configuration_of_one_command():
+                _bind_keys([*arguments, os.environ.get("DUBITO_LLM", "")])
+                code = super().main(arguments, *more, **{**named, "standalone_mode": False})
         except Exception as fault:
             code = _report(fault, as_json="--json" in _options(arguments))
         sys.exit(code if isinstance(code, int) else ANSWERED)
+
+
+@contextmanager
+def _configuration_of_one_command() -> Iterator[None]:
+    """Forget what --config names at the end of the command, for a program that calls several."""
+    before = os.environ.get("DUBITO_CONFIG")
+    try:
+        yield
+    finally:
+        if os.environ.get("DUBITO_CONFIG") != before:
+            os.environ.pop("DUBITO_CONFIG") if before is None else os.environ.update(DUBITO_CONFIG=before)
+            config.cache_clear()
+            settings.cache_clear()
 
 
 def _bind_keys(texts: Sequence[str]) -> None:
@@ -71,8 +88,6 @@ def explain(fault: Exception) -> tuple[int, str, str]:
         if sentence and kind != "NoArgsIsHelpError":  # its message is the help text
             sentence = f"{sentence.rstrip('.')}. See --help."
         return USER_FAULT, kind, sentence
-    if kind == "ValidationError":
-        return USER_FAULT, kind, _wrong_values(fault)
     return UNEXPECTED, kind, sentence_of(fault)
 
 
@@ -89,13 +104,3 @@ def _report(fault: Exception, *, as_json: bool) -> int:
 
 def _options(arguments: list[str]) -> list[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
-
-
-def _wrong_values(fault: Any) -> str:  # noqa: ANN401 - importing pydantic would be slow
-    """The sentence for wrong settings in environment variables; commands explain all other wrong settings."""
-    sentences = []
-    for error in fault.errors():
-        name = ".".join(str(part) for part in error["loc"])
-        name = f"DUBITO_{name.upper()}" if fault.title == "Settings" else name
-        sentences.append(f"{name} is {error['input']!r}: {error['msg']}")
-    return "; ".join(sentences) + "."

@@ -8,7 +8,7 @@ import typer
 
 from ..errors import UserFault
 from ..render.screen import help_lines
-from .options import AsJson, BadRecord
+from .options import AsJson, BadRecord, Quiet
 
 EXAMPLES = help_lines(
     "Examples",
@@ -37,16 +37,16 @@ def index(
         str | None,
         typer.Option(
             metavar="NAME",
-            envvar="DUBITO_ENCODER",
-            help="embedded, st:DIR, openai:URL#model; default: embedded, or with --add-to the encoder of that index.",
+            help="embedded, st:DIR, openai:URL#model; default: as configured, else embedded; with --add-to the encoder "
+            "of that index.",
         ),
     ] = None,
     chunker: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX; default: words:100, or with --add-to the chunker "
-            "of that index.",
+            help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX; default: as configured, else words:100; with "
+            "--add-to the chunker of that index.",
         ),
     ] = None,
     graph_neighbours: Annotated[
@@ -64,12 +64,15 @@ def index(
     ] = None,
     on_bad_record: BadRecord = "refuse",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing index.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Index a corpus once, so that later questions start at once."""
     from ..retrieval.index_files import read_index_manifest  # noqa: PLC0415 - keeps `--help` quick
+    from ..state.mixins import CorpusContext  # noqa: PLC0415
     from . import indexing  # noqa: PLC0415
 
+    configured = {name: str(found.value) for name, found in CorpusContext.configured().items()}
     if out is not None and out.startswith("qdrant:"):
         if add_to or force or graph_neighbours or graph_encoder:
             raise UserFault(
@@ -77,9 +80,13 @@ def index(
                 "and the --graph options out."
             )
         work = partial(
-            indexing.fill_collection, corpus, out, encoder or "embedded", chunker or "words:100", on_bad_record
+            indexing.fill_collection,
+            *(corpus, out),
+            encoder or configured.get("encoder", "embedded"),
+            chunker or configured.get("chunker", "words:100"),
+            on_bad_record,
         )
-        indexing.run(work, as_json=as_json)
+        indexing.run(work, as_json=as_json, quiet=quiet)
         return
     target = Path(out) if out else add_to
     if target is None or (out and add_to):
@@ -92,13 +99,14 @@ def index(
             raise UserFault("--force replaces an index and --add-to keeps it: give one of them.")
         manifest = read_index_manifest(target)
         encoder, chunker = encoder or manifest.encoder, chunker or manifest.chunker
-    encoder = encoder or "embedded"
+    encoder = encoder or configured.get("encoder", "embedded")
+    chunker = chunker or configured.get("chunker", "words:100")
     indexing.check_target(target, force=force or add_to is not None)
     work = partial(
         indexing.build_index,
-        *(corpus, target, encoder, chunker or "words:100", on_bad_record),
+        *(corpus, target, encoder, chunker, on_bad_record),
         extends=add_to is not None,
         graph_neighbours=graph_neighbours,
         graph_encoder=graph_encoder or encoder,
     )
-    indexing.run(work, as_json=as_json)
+    indexing.run(work, as_json=as_json, quiet=quiet)

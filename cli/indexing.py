@@ -32,11 +32,11 @@ MOST_PROBLEMS = 20
 """Skipped records that are listed; the others are counted."""
 
 
-def run(work: Callable[..., Coroutine[Any, Any, dict[str, Any]]], *, as_json: bool) -> None:
+def run(work: Callable[..., Coroutine[Any, Any, dict[str, Any]]], *, as_json: bool, quiet: bool) -> None:
     """Do the work with a progress bar, its argument `bar`; show its figures and the command that uses the result."""
     screen, began = console(), time.monotonic()
     stdout = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with stdout, IndexingBar(screen, visible=screen.is_interactive and not as_json) as bar:
+    with stdout, IndexingBar(screen, quiet=quiet, as_json=as_json) as bar:
         figures = run_in_background(work(bar=bar))
     figures["seconds"] = time.monotonic() - began
     if as_json:

@@ -1,27 +1,79 @@
 """Options of several commands."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from ..config import COMMANDS, config
+from ..errors import UserFault
+from ..settings import settings
 from . import completion
 
+NOT_IN_A_FILE = frozenset({"as_json", "assignments", "chunker", "config_file", "encoder", "help", "k", "llm", "preset"})
+"""Options that the table of a command does not take: settings of graphs have places of their own in the file."""
+
+
+def _use_config(ctx: typer.Context, file: Path | None) -> Path | None:
+    """Read the configuration file; its table of this command gives the options that are not typed."""
+    if file is not None:
+        # for the processes that are started from here too; `Commands.main` takes it back
+        os.environ["DUBITO_CONFIG"] = str(file.expanduser().absolute())
+        config.cache_clear()
+        settings.cache_clear()
+    settings()  # told here if it cannot be used, and not in the middle of the work
+    for command in {context.info_name for context in _lineage(ctx)} & set(COMMANDS):
+        ctx.default_map = dict(_options_of_file(ctx, command))
+    return file
+
+
+def _lineage(ctx: typer.Context) -> list[Any]:
+    """The command's context and those above it: `dubito calibrate seakr` is under `calibrate`."""
+    return [ctx, *_lineage(ctx.parent)] if ctx.parent else [ctx]  # type: ignore[arg-type]
+
+
+def _options_of_file(ctx: typer.Context, command: str) -> Mapping[str, Any]:
+    """The options in the command's table, each checked as if it were typed."""
+    file = config()
+    options = {option.name: option for option in ctx.command.params if option.name not in NOT_IN_A_FILE}
+    entries = file.check_names(command, options)
+    for name, value in entries.items():
+        if isinstance(value, dict):
+            continue  # systems with their settings, which `dubito eval` reads itself
+        try:
+            options[name].process_value(ctx, value)
+        except Exception as fault:
+            told = getattr(fault, "message", None) or str(fault)
+            raise UserFault(f"{file.place(name, command)} cannot be used: {told.rstrip('.')}.") from None
+    return {name: value for name, value in entries.items() if not isinstance(value, dict)}
+
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        envvar="DUBITO_CONFIG",
+        is_eager=True,
+        callback=_use_config,
+        help="The configuration file, .toml or .yaml.  [default: dubito.toml in this folder, if there is one]",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing while the work goes on.")]
 Corpus = Annotated[
     str | None,
-    typer.Option(metavar="PATH", envvar="DUBITO_CORPUS", help="'sample', an index folder, or a corpus file or folder."),
+    typer.Option(metavar="PATH", help="'sample', an index folder, or a corpus file or folder."),
 ]
 Llm = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        envvar="DUBITO_LLM",
         help="embedded, vllm:URL#model, engine:DIR, openai:URL#model, hf:DIR, gguf:FILE.",
     ),
 ]
-Encoder = Annotated[
-    str | None, typer.Option(metavar="NAME", envvar="DUBITO_ENCODER", help="embedded, st:DIR, openai:URL#model.")
-]
+Encoder = Annotated[str | None, typer.Option(metavar="NAME", help="embedded, st:DIR, openai:URL#model.")]
 Chunker = Annotated[str | None, typer.Option(metavar="NAME", help="words:N, tokens:SIZE/OVERLAP or semantic:TAU/TMAX.")]
 Preset = Annotated[str | None, typer.Option(metavar="NAME", help="embedded (small installed models) or paper.")]
 K = Annotated[str | None, typer.Option("--k", "-k", metavar="N", help="The number of chunks to answer from.")]
@@ -33,6 +85,10 @@ Assignments = Annotated[
         help="Any other setting of the graph, repeatable; an unknown name lists all settings.",
         autocompletion=completion.settings,
     ),
+]
+Prompts = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="A folder of your own prompts, which `dubito prompts --out` begins."),
 ]
 Answers = Annotated[
     list[str] | None, typer.Option("--answer", metavar="TEXT", help="A right answer to the question; repeatable.")

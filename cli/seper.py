@@ -49,7 +49,7 @@ def seper(
     answers: Answers = None,
     llm: Annotated[
         str | None,
-        typer.Option(metavar="NAME", envvar="DUBITO_LLM", help="The chat model to measure; default: the run's own."),
+        typer.Option(metavar="NAME", help="The chat model to measure; default: the run's own."),
     ] = None,
     judge: Annotated[
         str | None, typer.Option(metavar="NAME", help="nli:DIR, llm, embedded or similarity:T; it compares answers.")

@@ -14,6 +14,7 @@ import typer
 from ..errors import UserFault
 from ..render.screen import help_lines
 from ..settings import settings
+from .options import ConfigFile
 
 if TYPE_CHECKING:
     from ..resources.allowlist import AllowList
@@ -38,7 +39,6 @@ def ui(
         str | None,
         typer.Option(
             metavar="NAME",
-            envvar="DUBITO_LLM",
             help="The chat model that is chosen at the start; 'embedded' may be chosen too.",
         ),
     ] = None,
@@ -63,10 +63,12 @@ def ui(
             "read the corpora.",
         ),
     ] = False,
+    config_file: ConfigFile = None,
 ) -> None:
     """Serve one page on this machine, until Ctrl-C: ask, watch the steps, read the answer and its trace.
 
-    The page offers 'sample', 'embedded', and the corpora and models that are named here. Questions, answers and traces
+    The page offers 'sample', 'embedded', and the corpora and models that are named here or in the configuration
+    (docs/settings.md). Questions, answers and traces
     are kept in memory only. Nothing is sent anywhere except to the models.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:

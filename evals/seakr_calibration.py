@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import UserFault
-from ..graphs.context_from_text import context_for
 from ..presenters.blocks import Block, Cell, Row, Table, Words, num
 from ..presenters.words import counted
 from ..state.calibration import Calibration, identity, settings_of
@@ -216,9 +215,7 @@ def varied(context: SeaKRContext, name: str, value: str) -> SeaKRContext:
     """The context with one setting changed; `UserFault` for a setting that cannot be swept."""
     if name != SNIPPETS and name not in depends_on(context):
         raise UserFault(f"There is no sweep over '{name}': use {SNIPPETS}, {', '.join(depends_on(context))}.")
-    values = {key: str(setting) for key, setting in context.model_dump(mode="json").items()}
-    settings = [f"{key}={one}" for key, one in {**values, name: value}.items()]
-    return cast("SeaKRContext", context_for(SeaKRCalibrator.compiled(), {}, settings))
+    return SeaKRContext(**{**context.model_dump(), name: value})
 
 
 def _blocks(found: SeaKRCalibration, swept: Sequence[SweptValue]) -> list[Block]:

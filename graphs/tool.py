@@ -10,11 +10,11 @@ from langchain_core.tools import StructuredTool, ToolException
 from pydantic import BaseModel, Field
 
 from ..errors import DubitoError
-from .registry import graph_named
+from ..state.context import BaseContext
+from .registry import context_type, graph_named
 
 if TYPE_CHECKING:
     from ..resources.resources import Resources
-    from ..state.context import BaseContext
 
 DESCRIPTION = (
     "Answers a question from a corpus of documents. Ask one full question in plain words: the tool does not see the "
@@ -48,22 +48,23 @@ def as_tool(
     graph's name.
     If the question is refused or the model does not answer, the tool's content is one sentence that says why.
     The graph's steps stream with the agent's steps if the agent is streamed with `subgraphs=True`.
-    Raises `UserFault` for an unknown graph.
+    Raises `UserFault` for an unknown graph and for a wrong setting.
     """
     compiled = graph_named(graph, resources)
+    settings = context if isinstance(context, BaseContext) else context_type(compiled)(**(context or {}))
 
     def content_and_artifact(output: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return str(output["answer"]).strip() or NO_ANSWER, dict(output)
 
     def ask(question: str) -> tuple[str, dict[str, Any]]:
         try:
-            return content_and_artifact(compiled.invoke({"question": question}, OWN_LIMITS, context=context))
+            return content_and_artifact(compiled.invoke({"question": question}, OWN_LIMITS, context=settings))
         except DubitoError as fault:
             raise ToolException(str(fault)) from fault
 
     async def ask_async(question: str) -> tuple[str, dict[str, Any]]:
         try:
-            return content_and_artifact(await compiled.ainvoke({"question": question}, OWN_LIMITS, context=context))
+            return content_and_artifact(await compiled.ainvoke({"question": question}, OWN_LIMITS, context=settings))
         except DubitoError as fault:
             raise ToolException(str(fault)) from fault
 

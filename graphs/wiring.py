@@ -113,6 +113,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         resources: live objects to use in place of what the context names.
         """
         super().__init__(state, context_schema=context, input_schema=given, output_schema=output)
+        context.configured()  # reads the configuration file now: on an event loop it would block
         export_if_asked()
         self._context, self._resources = context, resources
 
@@ -155,10 +156,10 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         return routed
 
     def context(self) -> C:
-        """The running graph's context; the defaults if the caller gave none.
+        """The running graph's context; what the operator configured if the caller gave none.
 
         In a subgraph the runtime context may belong to the parent. Another dubito context: copy the fields we share. A
-        dict with at least one of our fields: validate it. Anything else: use the defaults.
+        dict with at least one of our fields: validate it. Anything else: as if the caller gave none.
         """
         given: object = self._runtime().context
         if isinstance(given, self._context):
@@ -166,7 +167,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         ours = set(self._context.model_fields)
         if isinstance(given, BaseContext):
             return self._context.unchecked(given.model_dump(include=ours))
-        return self._context.model_validate(given if isinstance(given, Mapping) and ours & given.keys() else {})
+        return self._context(**(given if isinstance(given, Mapping) and ours & given.keys() else {}))
 
     def _context_of_last_step(self, state: Mapping[str, Any]) -> C:
         settings = state.get("settings") or {}
@@ -178,7 +179,8 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
 
     async def _run(self, node: Node[C], fallback: Fallback | None, state: Any) -> dict[str, Any]:  # noqa: ANN401 - each graph has its own state
         runtime, context, name = self._runtime(), self.context(), str(get_config()["metadata"]["langgraph_node"])
-        await check_allowed(context)
+        # a parent's settings are checked as the parent's: what is configured for it is allowed in its subgraphs
+        await check_allowed(runtime.context if isinstance(runtime.context, BaseContext) else context)
         meter = _streaming_meter(runtime, name)
         token, prompts_token = current_meter.set(meter), own_prompts.set(context.prompts)
         start = time.perf_counter()

@@ -5,15 +5,10 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
-from pkgutil import iter_modules
 
-from pydantic.fields import FieldInfo
-
-from .. import state
 from ..errors import UserFault, either
 from ..settings import settings
-from ..state.context import BaseContext, marks_of
+from ..state.context import BaseContext, all_contexts, marks_of
 from .opening import check_corpus, open_chat_model
 
 
@@ -23,7 +18,7 @@ class Forbidden(UserFault):
 
 @dataclass(frozen=True)
 class AllowList:
-    """The allowed values of each setting that names a resource: its built-in values and the added ones.
+    """The allowed values of each setting that names a resource: built-in, added and configured ones.
 
     added: by setting, the values that were added; how_to_add: how to add a value, a clause with {name} and {value}.
     """
@@ -31,11 +26,13 @@ class AllowList:
     added: Mapping[str, Sequence[str]]
     how_to_add: str
 
-    def values(self, name: str, field: FieldInfo) -> Sequence[str]:
-        """The allowed values of a setting, the added ones first. Text without a mark may only have its default."""
+    def values(self, name: str, schema: type[BaseContext]) -> Sequence[str]:
+        """The allowed values of a setting, the operator's first. Text without a mark may only have its default."""
+        field = schema.model_fields[name]
         marks = marks_of(field)
         built_in = marks["built_in"] if "resource" in marks else [str(field.default)]
-        return list(dict.fromkeys([*self.added.get(name, ()), *built_in]))
+        configured = [str(found.value) for setting, found in schema.configured().items() if setting == name]
+        return list(dict.fromkeys([*configured, *self.added.get(name, ()), *built_in]))
 
     def check(self, context: BaseContext) -> None:
         """Raise `Forbidden` for a setting with a value that is not allowed; a preset's values are checked too."""
@@ -43,7 +40,7 @@ class AllowList:
             value = getattr(context, name)
             if field.annotation is not str or marks_of(field).get("resource", "unknown") is None:
                 continue
-            if value not in (allowed := self.values(name, field)):
+            if value not in (allowed := self.values(name, type(context))):
                 choice = either([one or "an empty text" for one in allowed])
                 how = self.how_to_add.format(name=name, value=value)
                 raise Forbidden(f"{name} '{value}' is not allowed here: use {choice}, or {how}.")
@@ -99,13 +96,5 @@ def allow_list(assignments: Iterable[str], source: str, how_to_add: str) -> Allo
 
 def _resource_settings() -> dict[str, str]:
     """The settings of all techniques that name a resource, each with its kind."""
-    for module in iter_modules(state.__path__):
-        import_module(f"{state.__name__}.{module.name}")
-    waiting: list[type[BaseContext]] = [BaseContext]
-    kinds: dict[str, str] = {}
-    while waiting:
-        context = waiting.pop()
-        waiting += context.__subclasses__()
-        fields = context.model_fields.items()
-        kinds |= {name: kind for name, field in fields if (kind := marks_of(field).get("resource"))}
-    return dict(sorted(kinds.items()))
+    fields = [entry for context in all_contexts() for entry in context.model_fields.items()]
+    return dict(sorted((name, kind) for name, field in fields if (kind := marks_of(field).get("resource"))))

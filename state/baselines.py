@@ -16,6 +16,7 @@ from .records import extend
 class FlareContext(SearchingContext):
     """Settings of FLARE (Jiang et al. 2023), which searches where a token is unlikely."""
 
+    graph: ClassVar[str] = "flare"
     likely_from: UnitInterval = Field(
         default=0.8,
         title="Likely from (θ)",
@@ -57,6 +58,7 @@ class IterRetgenOutput(Answered):
 class IterRetgenContext(RetrievalContext, FirstStageContext):
     """Settings of ITER-RETGEN (Shao et al. 2023)."""
 
+    graph: ClassVar[str] = "iter_retgen"
     presets: ClassVar[Presets] = SearchingContext.presets
 
     max_reasoning_tokens: ReasoningTokens = 200

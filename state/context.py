@@ -1,15 +1,36 @@
-"""The base of every technique's runtime context: plain settings that name models and corpora."""
+"""The base of every technique's runtime context: plain settings that name models and corpora.
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+A context is made from the settings that a caller gives. All others are what the operator configured, else the built-in
+defaults: see `defaults.configured_values`. So the order is the same wherever a graph is run.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import JsonSchemaValue
 
+from ..config import Configuration, config
 from ..errors import UserFault
 from ..server_url import refuse_secrets
 from .capability import Capability
+from .defaults import ConfiguredValue, check_names, configured_values
+from .wrong_settings import sentence_of
 
 PRESET = "preset"
 """The value of a setting that takes the preset's value."""
@@ -53,6 +74,8 @@ class BaseContext(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
 
+    graph: ClassVar[str] = ""
+    """The graph of these settings, whose table in a configuration file they read; each class names its own."""
     presets: ClassVar[Presets] = {}
     always_used: ClassVar[frozenset[str]] = frozenset()
     """Settings that a subclass uses although their mark `unused_with` says otherwise."""
@@ -82,6 +105,57 @@ class BaseContext(BaseModel):
         title="Own prompts",
         description="Your templates by the names of the prompts that they replace (dubito prompts GRAPH shows all).",
     )
+
+    if not TYPE_CHECKING:  # type checkers know the settings of each class
+
+        def __init__(self, /, **values: Any) -> None:  # noqa: ANN401
+            """Make a context; `UserFault` for a wrong setting, in one sentence."""
+            with self._one_sentence(values):
+                super().__init__(**values)
+
+        __init__.__pydantic_base_init__ = True  # pydantic validates without it, as with its own
+
+    @classmethod
+    @contextmanager
+    def _one_sentence(cls, values: Mapping[str, Any]) -> Iterator[None]:
+        try:
+            yield
+        except ValidationError as fault:
+            places = {name: found.place for name, found in cls.configured().items() if name not in values}
+            raise UserFault(sentence_of(fault, cls.model_fields, cls._own_graph(), places)) from fault
+
+    @classmethod
+    def _own_graph(cls) -> str:
+        return str(vars(cls).get("graph", ""))
+
+    @classmethod
+    def configured(cls) -> dict[str, ConfiguredValue]:
+        """The values that the operator gave these settings; `UserFault` for a wrong entry of the configuration file."""
+        _check_file(config())
+        return configured_values(cls._own_graph(), cls.model_fields)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _add_configured(cls, values: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(values, dict) or cls.model_fields.keys() <= values.keys():
+            return handler(values)
+        added = {name: found.value for name, found in cls.configured().items() if name not in values}
+        while True:
+            context = handler({**added, **values})
+            without_effect = context.unused().keys() & added.keys()  # they are for other graphs, or other settings
+            if not without_effect:
+                return context
+            added = {name: value for name, value in added.items() if name not in without_effect}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
+        """The schema of Studio's form, which begins with what the operator configured."""
+        schema = handler(core_schema)
+        if found := cls.configured():
+            context = cls()
+            for name in found:
+                handler.resolve_ref_schema(schema)["properties"][name]["default"] = getattr(context, name)
+        return schema
 
     @model_validator(mode="before")
     @classmethod
@@ -136,7 +210,7 @@ class BaseContext(BaseModel):
         if info.context is not UNCHECKED:
             for name, cause in self.unused().items():
                 raise ValueError(
-                    f"{name} has no effect with {cause}={_as_typed(getattr(self, cause))}: change {cause}, or leave "
+                    f"{name} has no effect with {cause}={as_typed(getattr(self, cause))}: change {cause}, or leave "
                     f"{name} at its default"
                 )
         return self
@@ -144,7 +218,8 @@ class BaseContext(BaseModel):
     @classmethod
     def unchecked(cls, values: Mapping[str, Any]) -> Self:
         """A context whose settings may have no effect, such as those that a graph takes over from its parent graph."""
-        return cls.model_validate(dict(values), context=UNCHECKED)
+        with cls._one_sentence(values):
+            return cls.model_validate(dict(values), context=UNCHECKED)
 
     def unused(self) -> dict[str, str]:
         """Each setting that differs from its default and has no effect, with the setting that is the cause."""
@@ -152,14 +227,15 @@ class BaseContext(BaseModel):
         return {
             name: cause
             for name, field in type(self).model_fields.items()
-            if getattr(self, name) not in (field.default, preset.get(name)) and (cause := self._made_useless_by(name))
+            if getattr(self, name) not in (field.default, preset.get(name)) and (cause := self.made_useless_by(name))
         }
 
     def is_used(self, name: str) -> bool:
         """Has this setting an effect under the others?"""
-        return self._made_useless_by(name) is None
+        return self.made_useless_by(name) is None
 
-    def _made_useless_by(self, name: str) -> str | None:
+    def made_useless_by(self, name: str) -> str | None:
+        """The setting under whose value this setting has no effect, None if it has one."""
         marks = marks_of(type(self).model_fields[name]).get("unused_with", {})
         causes = [cause for cause, values in marks.items() if getattr(self, cause) in values]
         return causes[0] if causes and name not in self.always_used else None
@@ -182,10 +258,30 @@ class BaseContext(BaseModel):
 UNCHECKED = "unchecked"
 
 
-def _as_typed(value: object) -> str:
+def as_typed(value: object) -> str:
+    """A value as it is typed behind `--set name=`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def on_local_server(model: str) -> str:
     """The name of a chat model on a vLLM server of this machine, as the paper presets use it."""
     return f"vllm:http://127.0.0.1:8000/v1#{model}"
+
+
+def all_contexts() -> list[type[BaseContext]]:
+    """The settings of all techniques, and the mixins that they are made of."""
+    package = str(__package__)
+    for module in iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
+    found: list[type[BaseContext]] = [BaseContext]
+    for context in found:  # grows while it is read
+        found += [below for below in context.__subclasses__() if below not in found]
+    return found
+
+
+@lru_cache(maxsize=1)
+def _check_file(file: Configuration) -> None:
+    """Check each file once; without a file nothing is imported."""
+    if file.path:
+        file.variables_of_keys()
+        check_names({name: context.model_fields for context in all_contexts() if (name := context._own_graph())})

@@ -88,6 +88,7 @@ class DenseOutput(Answered, DseFigures):
 class DenseContext(ThinkingContext, JudgeContext, RetrievalContext):
     """Settings of DENSE (sections 4 and 5)."""
 
+    graph: ClassVar[str] = "dense"
     presets: ClassVar[Presets] = {
         # small chunks, because the embedded models are small and slow on a CPU
         "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "tokens:128/16", "judge": "embedded"},

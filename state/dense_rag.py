@@ -120,6 +120,7 @@ class DenseRagOutput(Answered):
 class DenseRagContext(DenseContext):
     """Settings of DENSE-RAG (section 5, Algorithms 2 and 3) and of its ablations (Tables 3 and 4)."""
 
+    graph: ClassVar[str] = "dense_rag"
     presets: ClassVar[Presets] = {
         "embedded": {**DenseContext.presets["embedded"], "rechunker": "semantic:0.3/128"},
         "paper": {**DenseContext.presets["paper"], "rechunker": "semantic:0.6/512"},

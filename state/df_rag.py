@@ -86,6 +86,7 @@ class DFRagOutput(Answered):
 class DFRagContext(ThinkingContext, RetrievalContext):
     """Settings of DF-RAG (Khan et al., sections 3.1-3.5)."""
 
+    graph: ClassVar[str] = "df_rag"
     presets: ClassVar[Presets] = {
         "embedded": {**DF_RAG_MODELS["embedded"], "evaluator": "likelihood"},
         "paper": {**DF_RAG_MODELS["paper"], "evaluator": "report"},

@@ -111,6 +111,7 @@ class NeighbourhoodOutput(Answered):
 class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, DocumentGraphContext, FirstStageContext):
     """Settings of neighbourhood-aware retrieval with answer semantic uncertainty (SUNAR sections 3.1.2 and 3.2)."""
 
+    graph: ClassVar[str] = "neighbourhood"
     presets: ClassVar[Presets] = {
         "embedded": {
             "llm": "embedded",

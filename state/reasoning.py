@@ -94,6 +94,7 @@ class ReasoningOutput(Answered):
 class ReasoningContext(BaseContext):
     """Settings of step-by-step reasoning. The steps are the model's thinking, so thinking is always off."""
 
+    graph: ClassVar[str] = "cot"
     presets: ClassVar[Presets] = {
         "embedded": {"llm": "embedded"},
         "paper": {"llm": on_local_server("meta-llama/Llama-2-7b-chat-hf")},  # SeaKR section 4.1.3
@@ -120,6 +121,7 @@ BM25_SEARCH = {"encoder": "embedded", "chunker": "words:100", "first_stage": "bm
 class SearchingContext(FirstStageContext, ReasoningContext):
     """Settings of step-by-step reasoning that searches a corpus and keeps one snippet per step."""
 
+    graph: ClassVar[str] = "ircot"
     presets: ClassVar[Presets] = {
         preset: {**models, **BM25_SEARCH} for preset, models in ReasoningContext.presets.items()
     }

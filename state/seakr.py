@@ -78,6 +78,7 @@ NOT_GRAM = [name for name in NEEDS if name != "gram"]
 class SeaKRContext(JudgeContext, SearchingContext):
     """Settings of SeaKR (sections 3 and 4.1.3)."""
 
+    graph: ClassVar[str] = "seakr"
     presets: ClassVar[Presets] = {
         "embedded": {**SearchingContext.presets["embedded"], "judge": "embedded"},
         "paper": {

@@ -129,6 +129,7 @@ class SePerOutput(Answered, SePerFigures):
 class SePerContext(JudgeContext, VanillaRagContext):
     """Settings of SePer and ΔSePer (Dai et al., sections 3.3 and 3.4), and of the retrieval that is measured."""
 
+    graph: ClassVar[str] = "seper"
     presets: ClassVar[Presets] = {
         "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "words:100", "judge": "embedded"},
         # sections 4.1 and D.4, over passages of 100 words; BGE is one of the retrievers of appendix C

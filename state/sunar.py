@@ -1,6 +1,6 @@
 """State and context of `sunar`."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -57,6 +57,7 @@ class SunarOutput(Answered):
 class SunarContext(NeighbourhoodContext):
     """Settings of SUNAR (section 3) and of its variants: -ASU is penalty=none, -MER is meta_evidence=false."""
 
+    graph: ClassVar[str] = "sunar"
     max_hops: int = Field(
         default=6, ge=1, le=100, title="Most sub-questions", description="The maximum number of sub-questions."
     )

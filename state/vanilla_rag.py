@@ -21,6 +21,7 @@ DF_RAG_MODELS: Presets = {
 class VanillaRagContext(ThinkingContext, RetrievalContext):
     """Settings of plain retrieval and of DF-RAG's other baselines, which differ from it in how chunks are selected."""
 
+    graph: ClassVar[str] = "vanilla_rag"
     presets: ClassVar[Presets] = DF_RAG_MODELS
 
     k: K = Field(default=5, json_schema_extra=unused_with(selection=["long_context"]))

@@ -1,4 +1,4 @@
-"""The door of a server of graphs, `langgraph dev` or `langgraph up`: who may ask, checked before anything else.
+"""The door of a server of graphs, `langgraph dev` or `langgraph up`: who may ask, and with which settings.
 
 `langgraph.json` names `app`. A server that others can reach does not start without an allow-list.
 """
@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 from ..errors import UserFault
 from ..settings import settings
 from .guard import TokenCheck, is_loopback
+from .settings_check import SettingsCheck
 
 
 @asynccontextmanager
@@ -28,4 +29,4 @@ async def _safe_start(_: Starlette) -> AsyncIterator[None]:
     yield
 
 
-app = Starlette(lifespan=_safe_start, middleware=[Middleware(TokenCheck)])
+app = Starlette(lifespan=_safe_start, middleware=[Middleware(TokenCheck), Middleware(SettingsCheck)])

@@ -76,10 +76,10 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
 def _input(name: str, schema: type[BaseContext], allowed: AllowList, presets: Sequence[str]) -> Input:
     field = schema.model_fields[name]
     left_open = field.default == PRESET and len(presets) > 1
-    value = str(field.default if left_open else getattr(schema(), name))
+    value = str(field.default if left_open and name not in schema.configured() else getattr(schema(), name))
     shown = (name, field.title or name, _description(name, field))
     if marks_of(field).get("resource"):
-        values = [*([PRESET] if left_open else []), *allowed.values(name, field)]
+        values = [*([PRESET] if left_open else []), *allowed.values(name, schema)]
         first = allowed.added[name][0] if name in allowed.added and schema().is_used(name) else value
         return Input(*shown, "choice", first, [(option, _label(option)) for option in values])
     if get_origin(field.annotation) is Literal:

@@ -33,7 +33,6 @@ from dubito.tests.scripted import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 STEP = ["pseudo_generate", "append_rationale"]
 BOTH = ["reason_over_knowledge+reason_over_rationales", "choose_strategy"]
@@ -1029,7 +1028,7 @@ async def test_no_threshold_is_known(context: dict[str, str]) -> None:
 )
 async def test_settings_out_of_bounds_are_refused(context: dict[str, Any]) -> None:
     llm = Reasoner()
-    with pytest.raises(ValidationError, match=next(iter(context))):
+    with pytest.raises(UserFault, match=next(iter(context))):
         await machine(llm).ainvoke({"question": QUESTION}, context=context)
     assert llm.calls == []
 

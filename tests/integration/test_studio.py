@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -757,9 +758,6 @@ class Wrong:
 EMPTY = 'The question is empty: give the graph {"question": "..."} with some text.'
 WRONG = (
     Wrong("UserFault", EMPTY, question=" "),
-    Wrong("ValidationError", "k\n  Input should be greater than or equal to 1", settings={"k": 0}),
-    Wrong("ValidationError", "k\n  Input should be less than or equal to 1000", settings={"k": 5000}),
-    Wrong("ValidationError", "'preset', 'report', 'choice' or 'likelihood'", settings={"evaluator": "oracle"}),
     Wrong("CapabilityMissing", "such as evaluator or reranker", settings={"evaluator": "likelihood"}),
     Wrong("UserFault", "no chat model named 'gpt': use one of embedded", settings={"llm": "gpt"}),
     Wrong("UserFault", "/nowhere", graph="vanilla_rag", settings={"corpus": "/nowhere"}),
@@ -787,6 +785,30 @@ async def test_a_fault_is_shown_as_its_sentence(studio: Any, scripted: ScriptedS
     before = len(scripted.asked)
     await asyncio.gather(*map(ask, WRONG))
     assert len(scripted.asked) == before, "no model was called"
+
+
+async def test_a_wrong_setting_is_refused_at_the_door(studio: Any, scripted: ScriptedServer) -> None:
+    """The server itself would drop an unknown setting, and answer with the default."""
+    thread = (await studio.threads.create())["thread_id"]
+    saved = (await studio.assistants.create("seakr", context={"estimator": "semantic_entropy"}))["assistant_id"]
+    unknown = {**scripted.context, "kk": 3}
+    for ask, sentence in [
+        (
+            partial(studio.runs.wait, thread, "df_rag", input=QUESTION, context=unknown),
+            "no setting 'kk' (did you mean k",
+        ),
+        (partial(studio.runs.create, None, "df_rag_chat", context={"k": 0}), "must be a whole number from 1 to 1000."),
+        (
+            partial(studio.assistants.create, "df_rag", context={"evaluator": "oracle"}),
+            "must be preset, report, choice",
+        ),
+        (partial(studio.assistants.update, saved, context={"judge": "llm"}), "judge has no effect with estimator="),
+        (partial(studio.runs.create, None, saved, context={"jugde": "x"}), "(did you mean judge?)"),
+    ]:
+        with pytest.raises(httpx.HTTPStatusError) as fault:
+            await ask()
+        assert fault.value.response.status_code == 422
+        assert sentence in fault.value.response.json()["detail"]
 
 
 async def test_an_empty_message_of_a_chat_is_refused_in_a_sentence(studio: Any, scripted: ScriptedServer) -> None:

@@ -390,7 +390,7 @@ def interrupt(*_: object, **__: object) -> None:
 
 def test_the_bar_tells_how_far_it_is() -> None:
     console = Console(width=80, force_terminal=True, color_system=None, file=io.StringIO())
-    with Bar(console, 2, 10, moves=False) as bar:
+    with Bar(console, 2, 10, quiet=True, as_json=False) as bar:
         bar.prepare("indexing \x1b[31mnotes", 5, 9)
         task = bar._progress.tasks[0]
         assert (task.description, task.completed, task.total, task.fields["so_far"]) == (
@@ -412,7 +412,7 @@ def test_the_bar_tells_how_far_it_is() -> None:
 
 @pytest.mark.parametrize(("done", "said"), [(6, "3.0 a second, 1.3 s left"), (1, "30.0 a minute, 8.0 s left")])
 def test_a_pace_is_told_by_the_second_or_the_minute(monkeypatch: pytest.MonkeyPatch, done: int, said: str) -> None:
-    bar = Bar(Console(file=io.StringIO()), 0, 10, moves=False)
+    bar = Bar(Console(file=io.StringIO()), 0, 10, quiet=True, as_json=False)
     begun = bar._begun
     monkeypatch.setattr("time.monotonic", lambda: begun + 2)
     assert bar.pace(done, 4) == said

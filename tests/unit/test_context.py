@@ -112,22 +112,26 @@ def test_a_dump_reads_back_equal() -> None:
 @pytest.mark.parametrize(
     ("context", "settings", "message"),
     [
-        (DFRagContext, {"k": 0}, "greater than or equal to 1"),
-        (DFRagContext, {"evaluator": "oracle"}, "'preset', 'report', 'choice' or 'likelihood'"),
-        (DFRagContext, {"sampling": "greedy"}, "'uniform' or 'binary'"),
-        (DFRagContext, {"preset": "tiny"}, "'embedded' or 'paper'"),
-        (DFRagContext, {"preset": None}, "'embedded' or 'paper'"),
-        (DFRagContext, {"preset": ["paper"]}, "'embedded' or 'paper'"),
-        (DFRagContext, {"llm": None}, "valid string"),
-        (DFRagContext, {"lambda": 0.5}, "Extra inputs"),
+        (DFRagContext, {"k": 0}, "k is '0' and must be a whole number from 1 to 1000"),
+        (
+            DFRagContext,
+            {"evaluator": "oracle"},
+            "evaluator is 'oracle' and must be preset, report, choice or likelihood",
+        ),
+        (DFRagContext, {"sampling": "greedy"}, "uniform or binary"),
+        (DFRagContext, {"preset": "tiny"}, "must be embedded or paper"),
+        (DFRagContext, {"preset": None}, "must be embedded or paper"),
+        (DFRagContext, {"preset": ["paper"]}, "must be embedded or paper"),
+        (DFRagContext, {"llm": None}, "llm is 'None' and must be text"),
+        (DFRagContext, {"lambda": 0.5}, "df_rag has no setting 'lambda': use chunker"),
         (DFRagContext, {"incremental_context": True}, "set evaluator to 'report', not 'likelihood'"),
         (DFRagContext, {"incremental_context": True, "evaluator": "choice"}, "not 'choice'"),
-        (VanillaRagContext, {"fixed_lambda": 1.01}, "less than or equal to 1"),
-        (VanillaRagContext, {"fixed_lambda": float("nan")}, "less than or equal to 1"),
+        (VanillaRagContext, {"fixed_lambda": 1.01}, "must be a number from 0.0 to 1.0"),
+        (VanillaRagContext, {"fixed_lambda": float("nan")}, "must be a number from 0.0 to 1.0"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(context: type[BaseContext], settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(UserFault, match=message):
         context(**settings)
 
 
@@ -152,7 +156,7 @@ def test_what_is_out_of_bounds_is_refused(context: type[BaseContext], settings: 
 def test_a_setting_without_effect_is_refused(context: type[BaseContext], settings: dict[str, Any], cause: str) -> None:
     name, setting = list(settings)[-1], cause.partition("=")[0]
     message = f"{name} has no effect with {cause}: change {setting}, or leave {name} at its default"
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(UserFault, match=message):
         context(**settings)
     assert getattr(context.unchecked(settings), name) == settings[name], "such as the settings of a parent graph"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from dubito.cli import app, checks
 from dubito.evals.datasets import load_dataset
 from dubito.models.engine_options import engine_options

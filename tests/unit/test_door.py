@@ -1,11 +1,19 @@
 """The door of a server of graphs: it does not open to others without an allow-list."""
 
 from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4, uuid5
 
 import pytest
 from dubito.errors import UserFault
 from dubito.settings import settings
 from dubito.ui.door import app
+from dubito.ui.settings_check import OF_GRAPHS, SettingsCheck
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 
@@ -44,3 +52,102 @@ def test_the_token_opens_it(monkeypatch):
         # health checks and a browser's preflight carry no token
         assert client.get("/ok").status_code == 404
         assert client.options("/nothing").status_code == 404
+
+
+# --- the settings of a request ---
+
+SAVED = str(uuid4())
+NO_KK = "df_rag has no setting 'kk' (did you mean k?)"
+
+
+async def echo(request: Request) -> JSONResponse:
+    return JSONResponse({"body": await request.json(), "path": request.url.path})
+
+
+async def assistant(request: Request) -> JSONResponse:
+    if request.headers.get("x-api-key") != "mine" or request.path_params["name"] != SAVED:
+        return JSONResponse({"detail": "not found"}, status_code=404)
+    return JSONResponse({"graph_id": "seakr", "context": {"estimator": "semantic_entropy"}})
+
+
+@pytest.fixture
+def server() -> TestClient:
+    """A server behind the check: it tells what it received, and has one saved assistant."""
+    routes = [
+        Route("/assistants/{name}", assistant, methods=["GET"]),
+        Route("/{path:path}", echo, methods=["POST", "PATCH"]),
+    ]
+    checked = Starlette(routes=routes, middleware=[Middleware(SettingsCheck)])
+    return TestClient(checked, headers={"x-api-key": "mine"})
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/runs", "assistant_id"),
+        ("/runs/wait", "assistant_id"),
+        ("/runs/stream", "assistant_id"),
+        ("/threads/7/runs", "assistant_id"),
+        ("/threads/7/runs/wait", "assistant_id"),
+        ("/threads/7/runs/stream", "assistant_id"),
+        ("/runs/crons", "assistant_id"),
+        ("/assistants", "graph_id"),
+    ],
+)
+@pytest.mark.parametrize("graph", ["df_rag", "df_rag_chat", str(uuid5(OF_GRAPHS, "df_rag"))])
+def test_a_wrong_setting_is_refused_in_a_sentence(server, path, name, graph):
+    refused = server.post(path, json={name: graph, "context": {"kk": 3}, "input": {}})
+    assert refused.status_code == 422
+    assert refused.json()["detail"].startswith(NO_KK)
+    right = {name: graph, "context": {"k": 3}, "input": {"question": "Who?"}}
+    assert server.post(path, json=right).json() == {"body": right, "path": path}, "the server reads the body too"
+
+
+def test_a_batch_is_refused_for_one_wrong_run(server):
+    right: dict[str, Any] = {"assistant_id": "df_rag", "context": {"k": 3}}
+    wrong = {"assistant_id": "dense_rag_reviewed", "context": {"k": 0}}
+    assert server.post("/runs/batch", json=[right, right]).status_code == 200
+    refused = server.post("/runs/batch", json=[right, wrong])
+    assert (refused.status_code, refused.json()["detail"]) == (
+        422,
+        "k is '0' and must be a whole number from 1 to 1000.",
+    )
+
+
+def test_a_saved_assistants_run_is_checked_with_the_assistants_settings(server):
+    run = {"assistant_id": SAVED, "context": {"judge": "llm"}}
+    assert server.post("/runs/wait", json=run).status_code == 200, "judge has an effect with the saved estimator"
+    saved = server.patch(f"/assistants/{SAVED}", json={"context": {"judge": "llm"}})
+    assert (saved.status_code, "judge has no effect" in saved.json()["detail"]) == (422, True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[" * 100_000,
+        b'"context"',
+        b'{"context": {"kk": 3}}',
+        b'{"assistant_id": ["df_rag"], "context": {"kk": 3}}',
+        b'{"assistant_id": "another graph", "context": {"kk": 3}}',
+        b'{"assistant_id": "df_rag", "context": "kk"}',
+        b'{"assistant_id": "%s", "context": {"kk": 3}}' % str(uuid4()).encode(),
+    ],
+)
+def test_what_is_not_ours_to_check_reaches_the_server(body):
+    received = []
+
+    async def receiver(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            received.append((await receive())["body"])
+        await JSONResponse({}, status_code=404)(scope, receive, send)
+
+    assert TestClient(SettingsCheck(receiver)).post("/runs/wait", content=body).status_code == 404
+    assert received == [body]
+
+
+def test_the_door_checks_settings(monkeypatch):
+    monkeypatch.setenv("LANGGRAPH_API_URL", "http://127.0.0.1:2024")
+    with TestClient(app) as client:
+        refused = client.post("/runs/wait", json={"assistant_id": "df_rag", "context": {"self": 1}})
+    assert (refused.status_code, "df_rag has no setting 'self'" in refused.json()["detail"]) == (422, True)

@@ -29,7 +29,22 @@ def test_it_takes_less_than_half_a_second(code):
 
 
 VERBS = [
-    *("", "ask", "calibrate", "compare", "doctor", "draw", "eval", "index", "report", "seper", "serve", "trace", "ui"),
+    *(
+        "",
+        "ask",
+        "calibrate",
+        "compare",
+        "doctor",
+        "draw",
+        "eval",
+        "index",
+        "report",
+        "seper",
+        "serve",
+        "settings",
+        "trace",
+        "ui",
+    ),
 ]
 
 

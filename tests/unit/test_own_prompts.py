@@ -10,6 +10,7 @@ import pytest
 from dubito.cli import app
 from dubito.errors import UserFault
 from dubito.graphs import df_rag, vanilla_rag
+from dubito.graphs.context_from_text import context_for
 from dubito.graphs.registry import context_type, graph_named
 from dubito.prompt_templates import PROMPTS, own_template, read_folder
 from dubito.prompts import answer, own_prompts, reasoning
@@ -170,3 +171,16 @@ def test_the_prompts_of_a_graph_are_printed() -> None:
 def test_settings_are_still_json() -> None:
     context = VanillaRagContext(prompts={"answer": GERMAN})
     assert json.loads(context.model_dump_json())["prompts"] == {"answer": GERMAN}
+
+
+def test_a_folder_can_be_named_once_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "answer.jinja").write_text(GERMAN)
+    graph = graph_named("vanilla_rag")
+    assert context_for(graph, {"prompts": str(tmp_path)}, []).prompts == {"answer": GERMAN}
+    monkeypatch.setenv("DUBITO_PROMPTS", str(tmp_path))
+    assert VanillaRagContext().prompts == {"answer": GERMAN}
+    with pytest.raises(UserFault, match="prompts is"):  # a page's visitor names no folder
+        context_for(graph, {}, [f"prompts={tmp_path}"])
+    monkeypatch.setenv("DUBITO_PROMPTS", str(tmp_path / "none"))
+    with pytest.raises(UserFault, match=r"DUBITO_PROMPTS: '.*none' has no prompts"):
+        VanillaRagContext()

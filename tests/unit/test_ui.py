@@ -95,7 +95,7 @@ def test_a_new_techniques_own_resource_can_be_allowed():
 def test_what_was_named_is_allowed_and_comes_first(tmp_path):
     server = "vllm:http://127.0.0.1:9/v1#m"
     allowed = page_allow_list([str(tmp_path)], server, ["judge=nli:some/judge", "llm=openai:http://127.0.0.1:9/v1#n"])
-    values = {name: allowed.values(name, SunarContext.model_fields[name]) for name in ("corpus", "llm", "judge")}
+    values = {name: allowed.values(name, SunarContext) for name in ("corpus", "llm", "judge")}
     assert values == {
         "corpus": [str(tmp_path), "sample"],
         "llm": [server, "openai:http://127.0.0.1:9/v1#n", "embedded"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -34,6 +34,7 @@ class CragOutput(Answered):
 class CragContext(VanillaRagContext):
     """Settings of CRAG, and of the retrieval that it grades."""
 
+    graph: ClassVar[str] = "crag"
     most_irrelevant: float = Field(
         default=0.5,
         ge=0.0,
