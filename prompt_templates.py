@@ -80,7 +80,8 @@ def own_template(name: str, source: str) -> Template:
             loop.iter = nodes.Filter(loop.iter, "a_list", [], [], None, None, lineno=loop.lineno)
         code = _SANDBOX.compile(tree, name)
     except (TemplateError, RecursionError, SyntaxError) as fault:
-        line = f"line {fault.lineno}: " if isinstance(getattr(fault, "lineno", None), int) else ""
+        number = getattr(fault, "lineno", None)
+        line = "" if number is None else f"line {number}: "
         raise UserFault(f"Your prompt '{name}' is no jinja template: {line}{_words(fault)}.") from None
     for wrong in sorted(used - ours.inputs.keys()):
         raise UserFault(

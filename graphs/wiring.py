@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial, wraps
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
@@ -64,8 +64,8 @@ class NodeRunnable(Runnable[Any, Any]):
         return await self._run(input)
 
 
-class CompiledMachine(CompiledStateGraph[StateT, C, InputT, OutputT]):
-    """A compiled `Machine`."""
+class CompiledMachine(CompiledStateGraph[StateT, C | Mapping[str, Any], InputT, OutputT]):  # type: ignore[type-var]
+    """A compiled `Machine`. It takes its context as settings by name, too."""
 
     def get_context_jsonschema(self) -> dict[str, Any] | None:
         """The settings as a schema, with a field for each prompt, which Studio shows at the nodes that use it."""
@@ -117,11 +117,12 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         export_if_asked()
         self._context, self._resources = context, resources
 
-    def compile(self, *args: Any, **named: Any) -> CompiledMachine[StateT, C, InputT, OutputT]:  # noqa: ANN401 - LangGraph's own arguments
+    def compile(self, *args: Any, **named: Any) -> CompiledMachine[StateT, C, InputT, OutputT]:  # type: ignore[override]  # noqa: ANN401
         """Compile the graph (see LangGraph's `StateGraph.compile`)."""
-        compiled = super().compile(*args, **named)
+        compiled: Any = super().compile(*args, **named)
         compiled.__class__ = CompiledMachine  # LangGraph makes its own class and takes no other
-        return cast("CompiledMachine[StateT, C, InputT, OutputT]", compiled)
+        made: CompiledMachine[StateT, C, InputT, OutputT] = compiled
+        return made
 
     def add_prepare(self, *hooks: Hook, name: str = "prepare") -> None:
         """Begin the graph with `nodes.prepare`; hooks: the technique's own part of it."""
