@@ -32,7 +32,8 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	mkdir -p $(VENV)/types && ln -sfn "$(CURDIR)" $(VENV)/types/dubito
-	cd $(VENV)/types && "$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" dubito
+	$(BIN)/python -m dubito.tests.documented $(VENV)/types/pages
+	cd $(VENV)/types && "$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" dubito pages
 
 floors: $(VENV)/.dev
 	$(BIN)/lint-imports

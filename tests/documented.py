@@ -13,6 +13,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,32 @@ def blocks(page: Path) -> list[Block]:
         for token in tokens
         if token.type in {"fence", "code_block"} and token.map is not None
     ]
+
+
+def write_modules(root: Path, folder: Path) -> None:
+    """Write the Python blocks of README and each page of the docs as a module, for mypy (`make types`).
+
+    The pages of `docs/reproduce` are scripts of their own.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = "\n".join(f"{name}: Any" for name in READERS_OWN)
+    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        code = [block.text for block in blocks(page) if block.language == "python"]
+        module = folder / f"page_{page.stem.lower()}.py"
+        module.write_text("\n".join(["from typing import Any", names, *code]), encoding="utf-8")
+
+
+READERS_OWN = (
+    "model",
+    "my_chat_model",
+    "my_checkpointer",
+    "my_dataset",
+    "my_embeddings",
+    "my_paragraphs",
+    "my_vector_store",
+    "tracer_provider",
+)
+"""Names in the blocks that stand for an object of the reader's."""
 
 
 @dataclass(frozen=True)
@@ -278,3 +305,7 @@ def make_files(text: str, folder: Path, dubito: Dubito) -> None:
         for found in re.finditer(rf"(?<![\w./-]){form}(?![\w-]|\.\w)", read):
             if not (path := folder / found[0]).exists():
                 make(path, dubito)
+
+
+if __name__ == "__main__":
+    write_modules(Path(__file__).parents[1], Path(sys.argv[1]))
