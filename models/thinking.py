@@ -1,6 +1,5 @@
 """The answer in a reply: without a reasoning model's thoughts, up to a stop string, or none and why."""
 
-import re
 from collections.abc import Iterable
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -11,8 +10,6 @@ CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 _ENDED = frozenset({"stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed"})
 """Finish reasons of replies that the model ended itself."""
 
-_THOUGHT = re.compile(f"{OPEN}.*?{CLOSE}", re.DOTALL)
-
 
 def strip_thinking(text: str) -> str:
     """The answer in a reply: the text outside `<think>...</think>`, trimmed.
@@ -20,7 +17,12 @@ def strip_thinking(text: str) -> str:
     If the text begins inside a thought, the part after the last `</think>` is kept. A thought that is never closed is
     removed up to the end. A text without these marks is returned unchanged.
     """
-    answer = _THOUGHT.sub("", text).rpartition(CLOSE)[2].partition(OPEN)[0]
+    outside, at = "", 0
+    # not by a regular expression, whose time would grow with the square of the thoughts that are never closed
+    while (start := text.find(OPEN, at)) >= 0 and (end := text.find(CLOSE, start)) >= 0:
+        outside += text[at:start]
+        at = end + len(CLOSE)
+    answer = (outside + text[at:]).rpartition(CLOSE)[2].partition(OPEN)[0]
     return answer if answer == text else answer.strip()
 
 

@@ -7,11 +7,13 @@ import json
 import math
 from typing import Any
 
-import httpx
+import httpx2 as httpx  # what the openai client is built on
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 URL = "http://127.0.0.1:9/v1"
+
+JSON = {"content-type": "application/json"}
 
 DEEP = "@deep@"
 """Stands for a list that is nested 100,000 deep."""
@@ -35,7 +37,7 @@ TEXTS = [
     "http://user:pass@host/?key=1",
     "'; DROP TABLE calls; --",
     "1) score: 6 | answer: x\n1) score: nan\n2) score: 5/5",
-    "Follow-up: \nFinal answer: **\nSo the final answer is: \".",
+    'Follow-up: \nFinal answer: **\nSo the final answer is: ".',
     "Final answer: \u0130\u0131\u00df\nFollow-up: ?",
     "<think>" * 3_000,
     "</think>" * 3_000,
@@ -145,10 +147,10 @@ def a_server(replies: list[Any]) -> Any:
         count += 1
         asked = json.loads(request.content or b"{}")
         if isinstance(reply, str):
-            return httpx.Response(200, content=as_bytes(right_reply(request.url.path, asked, reply)))
+            return httpx.Response(200, content=as_bytes(right_reply(request.url.path, asked, reply)), headers=JSON)
         status, value, *headers = reply
         content = value if isinstance(value, bytes) else as_bytes(value)
-        return httpx.Response(status, content=content, headers=headers[0] if headers else None)
+        return httpx.Response(status, content=content, headers={**JSON, **(headers[0] if headers else {})})
 
     def opened(base_url: str) -> AsyncOpenAI:
         transport = httpx.AsyncClient(transport=httpx.MockTransport(handle))
@@ -160,6 +162,16 @@ def a_server(replies: list[Any]) -> Any:
 def replies() -> st.SearchStrategy[Any]:
     """What a faulty or hostile server answers."""
     status = st.sampled_from([200, 200, 200, 204, 301, 400, 401, 404, 429, 500, 503])
-    header = st.sampled_from([{}, {"retry-after": "nan"}, {"retry-after": "9" * 400}, {"retry-after": "Mon, 99"}])
-    body = st.one_of(st.binary(max_size=30), values(), spoiled(chat_reply()), st.fixed_dictionaries({"error": values()}))
+    header = st.sampled_from(
+        [
+            {},
+            {"content-type": "text/html"},
+            {"retry-after": "nan"},
+            {"retry-after": "9" * 400},
+            {"retry-after": "Mon, 99"},
+        ]
+    )
+    body = st.one_of(
+        st.binary(max_size=30), values(), spoiled(chat_reply()), st.fixed_dictionaries({"error": values()})
+    )
     return st.one_of(texts(), spoiled(chat_reply()).map(lambda value: (200, value)), st.tuples(status, body, header))

@@ -9,7 +9,7 @@ import re
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -39,14 +39,19 @@ class Kennel:
         """Run a command and keep its output and its exception."""
         ended = CliRunner().invoke(app, [str(one) for one in arguments])
         where = " ".join(map(str, arguments[:2]))
-        self.said.append((f"output of {where}", ended.output_bytes if hasattr(ended, "output_bytes") else ended.output.encode()))
+        self.said.append(
+            (f"output of {where}", ended.output_bytes if hasattr(ended, "output_bytes") else ended.output.encode())
+        )
         self.said += [(f"exception of {where}", text.encode()) for text in told(ended.exception)]
         return ended.exit_code
 
     def left_behind(self) -> Iterator[tuple[str, bytes]]:
         """Everything, with the place where it was found."""
         yield from self.said
-        yield from ((f"log {one.name}", f"{one.getMessage()} {one.exc_text} {one.exc_info}".encode()) for one in self._logged.records)
+        yield from (
+            (f"log {one.name}", f"{one.getMessage()} {one.exc_text} {one.exc_info}".encode())
+            for one in self._logged.records
+        )
         for path in self.folder.rglob("*"):
             if path.is_file():
                 yield from ((str(path), content) for content in contents(path))
@@ -167,14 +172,19 @@ def test_no_key_is_left_behind(kennel: Kennel, collector: str, monkeypatch: pyte
         assert set(chat.authorizations) == {f"Bearer {GENERAL}"}
         assert set(encoder.authorizations) == {f"Bearer {BOUND}"}
     assert any(place == "spans" for place, _ in kennel.said)
-    assert {"run.jsonl", "run.html", "results.sqlite", "report.html"} <= {path.name for path in kennel.folder.rglob("*")}
+    assert {"run.jsonl", "run.html", "results.sqlite", "report.html"} <= {
+        path.name for path in kennel.folder.rglob("*")
+    }
     assert_nothing_is_found(kennel)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500, None])
 def test_no_key_is_left_behind_by_a_server_that_tells_it(kennel: Kennel, collector: str, status: int | None) -> None:
     """The server's error quotes the header Authorization; without a status nothing listens."""
-    echo: Callable[[str], str] = lambda authorization: f"'{authorization}' {'is wrong ' * 40} {authorization}"
+
+    def echo(authorization: str) -> str:
+        return f"'{authorization}' {'is wrong ' * 40} {authorization}"
+
     with serving(Stub(fails=lambda body, number: status or 200, refusal=echo)) as stub:
         url = stub.url if status else CLOSED
         models = ("--llm", f"openai:{url}#m", "--encoder", f"openai:{url}#m")
@@ -190,7 +200,9 @@ def test_no_key_is_left_behind_by_a_server_that_tells_it(kennel: Kennel, collect
 
 
 @pytest.mark.parametrize("url", [f"http://user:{IN_URL}@127.0.0.1:9/v1", f"http://127.0.0.1:9/v1?key={IN_URL}"])
-def test_a_key_in_a_url_is_refused_and_not_left_behind(kennel: Kennel, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_a_key_in_a_url_is_refused_and_not_left_behind(
+    kennel: Kennel, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     model = f"openai:{url}#m"
     begin = ("eval", "cot", "--dataset", "questions.jsonl", "--out", "a.run")
     for words in (
