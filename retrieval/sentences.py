@@ -30,8 +30,15 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 def _starts(text: str) -> Iterable[int]:
     # the library's time grows with the square of a text that opens many quotations
-    pieces = _PIECE.finditer(_plain(text))
-    return [piece.start() + start for piece in pieces for start in _starts_in(piece[0])]
+    plain = _plain(text)
+    return [
+        piece.start() + start
+        for piece in _PIECE.finditer(plain)
+        for start in _starts_in(piece[0])
+        if start
+        or plain[max(0, piece.start() - 2) : piece.start()]
+        in {"", "\n\n"}  # where a paragraph was cut no sentence begins
+    ]
 
 
 def _starts_in(piece: str) -> Iterable[int]:

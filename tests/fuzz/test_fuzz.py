@@ -77,7 +77,7 @@ INPUTS = int(os.environ.get("DUBITO_FUZZ", "500"))
 HANGS_AFTER_MS = 20_000
 
 
-def inputs(share: float) -> Any:
+def inputs(share: float) -> settings:
     """Settings of a test that gets this share of all inputs."""
     return settings(
         max_examples=max(1, round(INPUTS * share)),
