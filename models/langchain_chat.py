@@ -15,7 +15,7 @@ from .choose_by_prompt import ask_and_parse
 from .generation import estimated_tokens
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Tokens
 from .provider_faults import langchain_name, provider_fault
-from .thinking import first_stop, strip_thinking
+from .thinking import CUT, first_stop, strip_thinking, why_empty
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,6 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 
 _COMMON = frozenset({"temperature", "max_tokens"})
 """Settings that are passed with the call to a model without such a field, if the call takes any keyword."""
-
-_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
-"""Finish reasons of replies that were cut at the length limit."""
 
 _ROLES: Mapping[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
 
@@ -98,11 +95,14 @@ class LangChainChat:
         except Exception as error:
             raise provider_fault(self.name, error) from error
         # `text` joins the text blocks only, not reasoning blocks
-        text = strip_thinking(str(message.text))
+        whole = str(message.text)
+        text = strip_thinking(whole)
         # a model may ignore stop strings, or include them
         stop = first_stop(text, sampling.stop)
-        cut = stop is None and _was_cut(message.response_metadata)
-        return Completion(text[:stop], "length" if cut else "stop"), _tokens(message)
+        ended = "stop" if stop is not None else _finish_reason(message.response_metadata)
+        thinks = whole != text or _thinks(message)
+        why = "" if text.strip() else why_empty(ended, has_thoughts=thinks, refusal=_refusal(message))
+        return Completion(text[:stop], "length" if ended in CUT else "stop", why_empty=why), _tokens(message)
 
     def _configured(self, sampling: Sampling, seed: int | None) -> tuple[BaseChatModel, dict[str, Any]]:
         settings: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
@@ -155,11 +155,23 @@ def _call_arguments(model: BaseChatModel) -> tuple[set[str], bool]:
     return set(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _was_cut(metadata: Mapping[str, Any]) -> bool:
+def _finish_reason(metadata: Mapping[str, Any]) -> str:
+    """Why the reply ended, in lower case; empty if the provider does not say."""
     incomplete = metadata.get("incomplete_details")
-    reasons = [metadata.get(key) for key in ("finish_reason", "stop_reason", "done_reason")]
-    reasons.append(incomplete.get("reason") if isinstance(incomplete, dict) else None)
-    return any(str(reason).lower() in _CUT for reason in reasons)
+    reasons = [incomplete.get("reason") if isinstance(incomplete, dict) else None]
+    reasons += [metadata.get(key) for key in ("finish_reason", "stop_reason", "done_reason")]
+    return next((str(reason).lower() for reason in reasons if reason), "")
+
+
+def _thinks(message: BaseMessage) -> bool:
+    kinds = {block["type"] for block in message.content_blocks}
+    return "reasoning" in kinds or bool(message.additional_kwargs.get("reasoning_content"))
+
+
+def _refusal(message: BaseMessage) -> object:
+    blocks = message.content if isinstance(message.content, list) else []
+    refused = any(isinstance(block, dict) and block.get("type") == "refusal" for block in blocks)
+    return refused or message.additional_kwargs.get("refusal")
 
 
 def _tokens(message: BaseMessage) -> Tokens:

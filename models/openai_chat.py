@@ -17,7 +17,7 @@ from .interfaces import Capability, Choice, Completion, Introspection, Message, 
 from .openai_server import Server, listed, log_probability, unknown_model, usage
 from .option_probabilities import OptionMasses, normalised, option_masses, told_apart
 from .postprocess import tokens_within
-from .thinking import CLOSE, OPEN, strip_thinking
+from .thinking import CLOSE, OPEN, strip_thinking, why_empty
 from .vllm_states import StatesServer, compare, refuse_extraction
 
 Flavour = Literal["vllm", "openai"]
@@ -236,7 +236,8 @@ class OpenAIChat:
             raise ModelFault(self._server.base_url, f"the reply was broken off ({reason})")
         message = choice["message"]
         reasoned = message.get("reasoning") or message.get("reasoning_content")
-        content: str = (message.get("content", "") if reasoned else message["content"]) or ""
+        refusal = message.get("refusal")
+        content: str = (message.get("content", "") if reasoned or refusal else message["content"]) or ""
         tokens = [Token(t["token"], t["logprob"]) for t in _logprobs(choice) or []]
         # half a character, such as a lone surrogate, could be neither printed nor kept
         "".join([content, *(token.text for token in tokens)]).encode()
@@ -245,7 +246,10 @@ class OpenAIChat:
         # an openai server does not say whether a stop string ended the reply
         has_end_mark = reason == "stop" and choice.get("stop_reason") is None and (self._vllm or not sampling.stop)
         answer_tokens = _answer_tokens(tokens, content, has_end_mark=has_end_mark)
-        return Completion(strip_thinking(content), "length" if reason == "length" else "stop", answer_tokens)
+        text = strip_thinking(content)
+        thinks = bool(reasoned) or text != content
+        why = "" if text.strip() else why_empty(reason, has_thoughts=thinks, refusal=refusal)
+        return Completion(text, "length" if reason == "length" else "stop", answer_tokens, why)
 
     async def _choose_confined(self, messages: Sequence[Message], options: list[str]) -> Choice:
         most_tokens = max(len(option.encode()) for option in options)  # a token has at least one byte

@@ -5,7 +5,7 @@ from typing import Literal
 
 from .chat_text import ChatText
 from .interfaces import Completion, Token
-from .thinking import OPEN, strip_thinking
+from .thinking import OPEN, strip_thinking, why_empty
 
 
 def completion(
@@ -32,7 +32,8 @@ def completion(
     if logprobs is not None:
         tokens = tokens_within(max(0, kept.rfind(answer)), len(answer), map(Token, text.pieces(content), logprobs))
         tokens += [Token("", logprobs[-1])] if ended else []
-    return Completion(answer, finish, tuple(tokens))
+    why = "" if answer.strip() else why_empty(finish, has_thoughts=starts_thinking or answer != kept)
+    return Completion(answer, finish, tuple(tokens), why)
 
 
 def tokens_within(start: int, length: int, tokens: Iterable[Token]) -> list[Token]:

@@ -1,8 +1,9 @@
 """The last nodes of step-by-step reasoning: from rationales and knowledge to one answer (SeaKR section 3.3)."""
 
 import math
+from collections.abc import Sequence
 
-from ..models.interfaces import Message, Sampling
+from ..models.interfaces import Sampling
 from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
 from ..state.answer_text import normalised
@@ -11,21 +12,22 @@ from ..state.context import BaseContext
 from ..state.reasoning import ReasoningContext, ReasoningState
 from ..state.records import Uncertainty
 from ..state.seakr import SeaKRContext, SeaKRState, StrategyAnswer
+from .structured_reply import NO_ANSWER, why_no_answer
 from .uncertainty_estimators import ONE_LINE, Prompt, continue_with_uncertainty
 
 UNKNOWN = frozenset({"unknown", "not known", "i do not know", "i dont know", "unclear", "none", "nobody knows"})
 """Normalised replies that say the answer is unknown."""
-
-NO_ANSWER = "The model gave no final answer."
 
 
 async def reason_over_rationales(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
     """The answer of the strategy "rationales"; its U is the mean over the rationales' steps."""
     steps = state["steps"][: len(state["rationales"])]  # without a last step that was empty or repeated
     measured = [step["uncertainty"] for step in steps if step["uncertainty"] is not None]
+    text, problem = await _from_rationales(state, context, resources)
     answer: StrategyAnswer = {
         "strategy": "rationales",
-        "answer": await _from_rationales(state, context, resources),
+        "answer": text,
+        "problem": problem,
         "reasoning": " ".join(state["rationales"]),
         "uncertainty": math.fsum(measured) / len(measured) if measured else None,
     }
@@ -39,12 +41,15 @@ async def reason_over_knowledge(state: SeaKRState, context: SeaKRContext, resour
     whole = Prompt(state["question"], knowledge, [], messages, ONE_LINE, context.max_reasoning_tokens)
     completion, estimate = await continue_with_uncertainty(whole, context, resources)
     reasoning = completion.text.strip()
-    text = prompt.final_answer(reasoning)
-    if not text and reasoning:
-        text = await ask_final_answer(prompt.end_messages(state["question"], [reasoning]), context, resources)
+    text, problem = prompt.final_answer(reasoning) or "", ""
+    if not reasoning:
+        problem = why_no_answer(completion, text)
+    elif not text:
+        text, problem = await ask_final_answer(state["question"], [reasoning], context, resources)
     answer: StrategyAnswer = {
         "strategy": "knowledge",
-        "answer": text or "",
+        "answer": text,
+        "problem": problem,
         "reasoning": reasoning,
         "uncertainty": estimate.uncertainty,
     }
@@ -68,7 +73,7 @@ async def choose_strategy(state: SeaKRState, context: SeaKRContext, resources: R
         "strategy": best["strategy"],
         "evidence": state["knowledge"],
         "uncertainty": _highest_u(state),
-        "warnings": [] if best["answer"] else [NO_ANSWER],
+        "warnings": [] if best["answer"] else [NO_ANSWER.format(problem=best["problem"])],
     }
 
 
@@ -76,8 +81,9 @@ async def answer_from_rationales(
     state: ReasoningState, context: ReasoningContext, resources: Resources
 ) -> ReasoningState:
     """The answer to which the rationales lead (CoT, IRCoT)."""
-    answer = await _from_rationales(state, context, resources)
-    return {"answer": answer, "evidence": state["knowledge"], "warnings": [] if answer else [NO_ANSWER]}
+    answer, problem = await _from_rationales(state, context, resources)
+    warnings = [] if answer else [NO_ANSWER.format(problem=problem)]
+    return {"answer": answer, "evidence": state["knowledge"], "warnings": warnings}
 
 
 async def answer_with_uncertainty(state: ReasoningState, context: FlareContext, resources: Resources) -> ReasoningState:
@@ -102,15 +108,19 @@ def _highest_u(state: SeaKRState) -> Uncertainty:
     return {"signal": "highest U", "value": highest, "threshold": state["threshold"]}
 
 
-async def _from_rationales(state: ReasoningState, context: ReasoningContext, resources: Resources) -> str:
+async def _from_rationales(state: ReasoningState, context: ReasoningContext, resources: Resources) -> tuple[str, str]:
     answer = prompt.final_answer(state["rationales"][-1]) if state["rationales"] else None
-    if answer:
-        return answer
-    return await ask_final_answer(prompt.end_messages(state["question"], state["rationales"]), context, resources)
+    return (
+        (answer, "") if answer else await ask_final_answer(state["question"], state["rationales"], context, resources)
+    )
 
 
-async def ask_final_answer(messages: list[Message], context: BaseContext, resources: Resources) -> str:
-    """The answer in the model's reply to the prompt for the last sentence."""
+async def ask_final_answer(
+    question: str, rationales: Sequence[str], context: BaseContext, resources: Resources
+) -> tuple[str, str]:
+    """The answer in the model's reply to the prompt for the last sentence, and `why_no_answer`."""
     llm = await resources.llm(context)
-    reply = await llm.complete(messages, Sampling(max_tokens=context.max_answer_tokens, stop=ONE_LINE))
-    return prompt.end_of(reply.text)
+    sampling = Sampling(max_tokens=context.max_answer_tokens, stop=ONE_LINE)
+    completion = (await llm.complete(prompt.end_messages(question, rationales), sampling)).completions[0]
+    answer = prompt.end_of(completion.text)
+    return answer, why_no_answer(completion, answer)

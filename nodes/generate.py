@@ -11,7 +11,7 @@ from ..state.flow import Grounded
 from ..state.mixins import ThinkingContext
 from ..state.neighbourhood import NeighbourhoodContext
 from ..state.seper import SePerContext
-from .structured_reply import ask_with_retry
+from .structured_reply import NO_ANSWER, ask_with_retry
 
 
 async def generate(state: Grounded, context: ThinkingContext, resources: Resources) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def sampled_answers(context: NeighbourhoodContext | SePerContext) -> Sampling:
 
 
 async def answer_to(messages: Sequence[Message], context: ThinkingContext, llm: ChatModel) -> tuple[str, list[str]]:
-    """The model's answer and the warnings. A model that replies with no text twice gives an empty answer."""
+    """The model's answer and the warnings. After two replies without one: an empty answer, and why."""
     sampling = Sampling(max_tokens=context.max_answer_tokens, thinking=context.thinking)
     try:
         return await ask_with_retry(llm, messages, sampling, prompt.parse), []
-    except ContractFault:
-        return "", ["The model gave an empty answer twice."]
+    except ContractFault as fault:
+        return "", [NO_ANSWER.format(problem=fault.problem)]

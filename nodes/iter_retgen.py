@@ -4,7 +4,8 @@ from ..models.interfaces import Sampling
 from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
 from ..state.baselines import IterRetgenContext, IterRetgenState
-from .final_answer import NO_ANSWER, ask_final_answer
+from .final_answer import ask_final_answer
+from .structured_reply import NO_ANSWER
 from .uncertainty_estimators import ONE_LINE
 
 
@@ -30,10 +31,12 @@ async def retrieval_augmented_generation(
     reasoning = reply.text.strip()
     previous = state["iterations"][-1]["answer"] if state["iterations"] else ""
     answer = prompt.final_answer(reasoning) or previous
-    is_last = len(state["iterations"]) + 1 == context.max_iterations
-    if is_last and not answer:
-        messages = prompt.end_messages(state["question"], [reasoning] if reasoning else [])
-        answer = await ask_final_answer(messages, context, resources)
+    warnings: list[str] = []
+    if not answer and len(state["iterations"]) + 1 == context.max_iterations:
+        answer, problem = await ask_final_answer(
+            state["question"], [reasoning] if reasoning else [], context, resources
+        )
+        warnings = [] if answer else [NO_ANSWER.format(problem=problem)]
     return {
         "answer": answer,
         "iterations": [
@@ -44,5 +47,5 @@ async def retrieval_augmented_generation(
                 "answer": answer,
             }
         ],
-        "warnings": [NO_ANSWER] if is_last and not answer else [],
+        "warnings": warnings,
     }

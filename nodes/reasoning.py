@@ -28,22 +28,23 @@ async def pseudo_generate(state: SeaKRState, context: SeaKRContext, resources: R
         "draft": {**draft_of(completion), "uncertainty": estimate.uncertainty},
         "query": None,
         "kept": None,
-        "warnings": estimate.warnings,
+        "warnings": [*_warnings(completion), *estimate.warnings],
     }
 
 
 async def draft_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
     """The step that the model writes from the knowledge kept so far."""
-    return {"draft": draft_of(await _next_step(state, context, resources)), "query": None, "kept": None}
+    completion = await _next_step(state, context, resources)
+    return {"draft": draft_of(completion), "query": None, "kept": None, "warnings": _warnings(completion)}
 
 
 async def write_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
     """The step that the model writes with the snippet just kept; if it is empty, the draft stands."""
-    written = draft_of(await _next_step(state, context, resources))
-    kept = state["kept"]
+    completion = await _next_step(state, context, resources)
+    written, kept = draft_of(completion), state["kept"]
     if kept and written["rationale"]:
         return {"kept": {**kept, "rationale": written["rationale"]}}
-    return {"kept": None, "draft": state["draft"] or written}
+    return {"kept": None, "draft": state["draft"] or written, "warnings": _warnings(completion)}
 
 
 async def append_rationale(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
@@ -82,6 +83,11 @@ async def _next_step(state: ReasoningState, context: ReasoningContext, resources
     messages = prompt.step_messages(state["question"], state["knowledge"], state["rationales"])
     sampling = Sampling(max_tokens=context.max_step_tokens, stop=ONE_LINE, logprobs="logprobs" in context.needs())
     return (await llm.complete(messages, sampling)).completions[0]
+
+
+def _warnings(completion: Completion) -> list[str]:
+    why = completion.why_empty
+    return [f"The model's reply gave no next sentence: {why}."] if why else []
 
 
 def draft_of(completion: Completion) -> Draft:

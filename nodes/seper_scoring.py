@@ -50,7 +50,8 @@ async def sample_side(
     logs = [[token.logprob for token in completion.tokens] for completion in completions]
     weights = response_weights(logs, context.likelihood).tolist()
     responses = [_response(*parts) for parts in zip(completions, logs, weights, strict=True)]
-    return responses, _warnings(responses, "with" if chunks else "without", context)
+    reasons = list(dict.fromkeys(completion.why_empty for completion in completions if completion.why_empty))
+    return responses, _warnings(responses, "with" if chunks else "without", reasons, context)
 
 
 async def judge_sides(
@@ -130,11 +131,14 @@ def _response(completion: Completion, logs: Sequence[float], weight: float) -> S
     }
 
 
-def _warnings(responses: Sequence[SampledResponse], side: str, context: SePerContext) -> list[str]:
+def _warnings(
+    responses: Sequence[SampledResponse], side: str, why_empty: Sequence[str], context: SePerContext
+) -> list[str]:
     sampled = f"sampled {side} the chunks"
     warnings = []
     if not any(response["text"] for response in responses):
-        warnings.append(f"Every response {sampled} is empty: the belief in every answer is 0.")
+        why = f" ({'; '.join(why_empty)})" if why_empty else ""
+        warnings.append(f"Every response {sampled} is empty{why}: the belief in every answer is 0.")
     if any(response["cut"] for response in responses):
         warnings.append(
             f"Some responses {sampled} were cut off at {context.max_answer_tokens} tokens: a larger max_answer_tokens "

@@ -9,6 +9,9 @@ from ..prompts import defuse
 
 T = TypeVar("T")
 
+NO_ANSWER = "The model's reply gave no answer: {problem}."
+"""problem: a clause about the reply, see `ContractFault`."""
+
 
 async def ask_with_retry(
     llm: ChatModel, messages: Sequence[Message], sampling: Sampling, parse: Callable[[str], T], *, whole: bool = False
@@ -22,6 +25,8 @@ async def ask_with_retry(
     def read(completion: Completion) -> T:
         if whole and completion.finish_reason == "length":
             raise ContractFault(f"it is longer than {sampling.max_tokens} tokens", completion.text)
+        if completion.why_empty:
+            raise ContractFault(completion.why_empty, completion.text)
         return parse(completion.text)
 
     completion = (await llm.complete(messages, sampling)).completions[0]
@@ -34,3 +39,10 @@ async def ask_with_retry(
             {"role": "user", "content": f"This reply cannot be used: {fault.problem}. Reply again in the asked form."},
         ]
     return read((await llm.complete(again, sampling)).completions[0])
+
+
+def why_no_answer(completion: Completion, answer: str) -> str:
+    """Why a reply gave an empty answer, for `NO_ANSWER`; empty if it gave an answer."""
+    if answer:
+        return ""
+    return completion.why_empty or ("it ends before the answer" if completion.text.strip() else "it is empty")

@@ -34,7 +34,7 @@ def parse_or_empty(reply: str) -> str:
 
 
 _LABEL = re.compile(r"\A(\*\*)?answer(\*\*)?:(\*\*)?", re.IGNORECASE)
-_MARK = re.compile(r"</?passage\b[^>\n]*>\s*", re.IGNORECASE)
+_MARK = re.compile(r"</?passage\b[^<>\n]*>\s*", re.IGNORECASE)
 _BOLD = re.compile(r"\*\*([^*]*)\*\*")
 
 

@@ -11,7 +11,7 @@ from ..errors import UserFault
 from ..presenters.words import names_of
 from ..traces.recording import Recording
 from .answer import answer_text
-from .facts import answer_of, cost_of, evidence_of, settings_of, state_of, times
+from .facts import answer_of, cost_of, evidence_of, refuses_unshowable, settings_of, state_of, times
 from .sanitize import one_line, shortened
 from .terminal import columns
 
@@ -19,6 +19,7 @@ LONGEST_SETTING = 60
 """Characters of a setting's value."""
 
 
+@refuses_unshowable
 def comparison(a: Recording, b: Recording) -> RenderableType:
     """The differences of the traces.
 

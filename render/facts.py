@@ -1,9 +1,11 @@
 """The facts of a trace in words, the same on the terminal and on the page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
+from ..errors import DubitoError, UserFault
 from ..presenters.presenter import summary_of
 from ..presenters.words import counted, duration
 from ..traces.recording import Recording
@@ -12,6 +14,25 @@ from .sanitize import shortened
 
 LONGEST_WORDS = 120
 """Characters of a step's words."""
+
+
+Shown = TypeVar("Shown")
+
+
+def refuses_unshowable(draw: Callable[..., Shown]) -> Callable[..., Shown]:
+    """Make what draws traces raise `UserFault` for a trace whose lines hold what no run of dubito writes."""
+
+    @wraps(draw)
+    def drawn(*recordings: Recording) -> Shown:
+        try:
+            return draw(*recordings)
+        except DubitoError:
+            raise
+        except Exception as fault:
+            paths = " or ".join(f"'{recording.path}'" for recording in recordings)
+            raise UserFault(f"{paths} cannot be shown: was the file edited? Record the run anew.") from fault
+
+    return drawn
 
 
 @dataclass(frozen=True)

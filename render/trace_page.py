@@ -7,7 +7,7 @@ from ..presenters.words import duration
 from ..traces.files import writing
 from ..traces.recording import Recording
 from .cards import cards
-from .facts import answer_of, cost_of, evidence_of, settings_of, state_of, warnings_of
+from .facts import answer_of, cost_of, evidence_of, refuses_unshowable, settings_of, state_of, warnings_of
 from .html import environment
 from .path_taken import figures
 from .timeline import timeline
@@ -25,6 +25,7 @@ def write(recording: Recording, path: Path) -> int:
         return path.write_bytes(page)
 
 
+@refuses_unshowable
 def render(recording: Recording) -> bytes:
     """The page, UTF-8; all text of the trace is escaped."""
     cost = cost_of(recording.calls)

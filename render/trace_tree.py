@@ -10,10 +10,22 @@ from ..presenters.words import duration, names_of
 from ..traces.recording import Recording
 from ..traces.steps import Step
 from .answer import MOST_EVIDENCE, answer_text
-from .facts import answer_of, beside, cost_of, cost_words, evidence_of, state_of, times, warnings_of, words_of
+from .facts import (
+    answer_of,
+    beside,
+    cost_of,
+    cost_words,
+    evidence_of,
+    refuses_unshowable,
+    state_of,
+    times,
+    warnings_of,
+    words_of,
+)
 from .sanitize import one_line
 
 
+@refuses_unshowable
 def tree(recording: Recording) -> RenderableType:
     """The question, the steps with their cost, the answer, its evidence, and errors."""
     question = Text.assemble((one_line(recording.graph), "bold"), "  ", one_line(recording.question))

@@ -42,10 +42,14 @@ Strategy = Literal["rationales", "knowledge"]
 
 
 class StrategyAnswer(TypedDict):
-    """A strategy's answer, its reasoning and its U, null if not measured (SeaKR section 3.3)."""
+    """A strategy's answer, its reasoning and its U, null if not measured (SeaKR section 3.3).
+
+    problem: why the answer is empty, as a clause about the model's reply; empty if there is an answer.
+    """
 
     strategy: Strategy
     answer: str
+    problem: str
     reasoning: str
     uncertainty: float | None
 

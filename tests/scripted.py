@@ -32,7 +32,7 @@ from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
 from dubito.state.records import Chunk
 
-Answerer = Callable[[str, str], str]
+Answerer = Callable[[str, str], str | Completion]
 """(system text, last user text) → reply."""
 
 
@@ -62,8 +62,9 @@ class ScriptedChat:
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         await self._begin("complete", messages)
-        texts = [self.reply(messages[0]["content"], messages[-1]["content"]) for _ in range(sampling.n)]
-        return Reply(tuple(Completion(text, "stop") for text in texts), Tokens(7, 3 * sampling.n))
+        said = [self.reply(messages[0]["content"], messages[-1]["content"]) for _ in range(sampling.n)]
+        completions = [one if isinstance(one, Completion) else Completion(one, "stop") for one in said]
+        return Reply(tuple(completions), Tokens(7, 3 * sampling.n))
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
         await self._begin("choose", messages)
@@ -384,7 +385,7 @@ class Reasoner(ScriptedChat):
         "So the final answer is: Ada."
     )
     whole: Callable[[Sequence[str]], str | Completion] = lambda shown: "So the final answer is: Ada."
-    end: Callable[[Sequence[str]], str] = lambda said: "Ada"
+    end: Callable[[Sequence[str]], str | Completion] = lambda said: "Ada"
     uncertainty: Callable[[str, Sequence[str], Sequence[str]], float | None] = lambda kind, shown, said: -6.5
     sampled: Callable[[str, Sequence[str], Sequence[str]], Sequence[str | Completion]] = lambda kind, shown, said: ["x"]
     unsure: Callable[[Sequence[str], Sequence[str]], float] = lambda shown, said: 0.0

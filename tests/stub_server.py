@@ -16,23 +16,27 @@ from typing import Any
 @dataclass
 class Stub:
     """fails: of a request and how many there were before, the status of a refusal, 200 for none; seconds: how long each
-    takes; script: the text of every reply, else a word that depends on the request. `requests` are the bodies it was
-    sent."""
+    takes; script: the text of every reply, else a word that depends on the request; refusal: the words of a refusal,
+    of the request's header Authorization. `requests` and `authorizations` are the bodies and headers that it was sent.
+    """
 
     url: str = ""
     seconds: float = 0.0
     fails: Callable[[dict[str, Any], int], int] = lambda body, number: 200
     script: Callable[[dict[str, Any]], str] | None = None
+    refusal: Callable[[str], str] = lambda authorization: "out of order"
     requests: list[dict[str, Any]] = field(default_factory=list)
+    authorizations: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def reply(self, body: dict[str, Any], authorization: str = "") -> tuple[int, dict[str, Any]]:
         with self._lock:
             number = len(self.requests)
             self.requests.append(body)
+            self.authorizations.append(authorization)
         time.sleep(self.seconds)
         if (status := self.fails(body, number)) != 200:
-            return status, {"error": {"message": "out of order", "type": "server_error"}}
+            return status, {"error": {"message": self.refusal(authorization), "type": "server_error"}}
         if tools := body.get("tools"):
             return 200, self._with_tools(body, tools)
         if "input" in body:
@@ -93,7 +97,7 @@ def serving(stub: Stub) -> Iterator[Stub]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, reply = stub.reply(body)
+            status, reply = stub.reply(body, self.headers.get("Authorization", ""))
             content = json.dumps(reply).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

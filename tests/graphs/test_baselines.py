@@ -20,7 +20,7 @@ THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 WHO, WHERE, RIVER = "The founder is Ada.", "Ada was born in Kirkby.", "The Lune flows past Kirkby."
 LAST = "So the final answer is: the Lune."
-NO_ANSWER = "The model gave no final answer."
+NO_ANSWER = "The model's reply gave no answer: it is empty."
 
 COT = ["draft_step", "append_rationale"]
 WITH_SNIPPET = ["search_snippets", "keep_first_snippet", "write_step", "append_rationale"]
@@ -135,6 +135,14 @@ async def test_cot_ends_where_nothing_is_written(answer: str) -> None:
     assert ran.path == ["prepare", *COT * 2, "answer_from_rationales"]
     assert ran.end == (answer, "step_empty")
     assert ran.state["warnings"] == ([] if answer else [NO_ANSWER])
+
+
+async def test_a_step_and_an_answer_that_were_withheld_are_no_empty_ones() -> None:
+    withheld = Completion("", "stop", why_empty="the server ended it with 'safety'")
+    ran = await run(cot, Reasoner(step=lambda shown, said: withheld, end=lambda rationales: withheld))
+    assert ran.state["warnings"] == [
+        f"The model's reply gave no {part}: the server ended it with 'safety'." for part in ("next sentence", "answer")
+    ]
 
 
 # --- IRCoT ---

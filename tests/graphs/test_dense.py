@@ -142,7 +142,7 @@ async def test_empty_answers_are_linked_to_each_other_alone() -> None:
     assert state["link"][0] == [1, 1, 0, 1, 0, 1]
     assert judge.batches == []
     assert state["dse"] == pytest.approx(-(4 * math.log(4 / 6) + 2 * math.log(2 / 6)) / 6)
-    assert state["warnings"] == ["The model gave an empty answer twice."]
+    assert state["warnings"] == ["The model's reply gave no answer: it is empty."]
 
 
 async def test_an_empty_answer_is_asked_for_again() -> None:
@@ -520,7 +520,7 @@ def models_of(world: reference.World) -> tuple[Reader, ScriptedJudge]:
     return llm, ScriptedJudge(lambda a, b: world.entails(reference.plain(a), reference.plain(b)))
 
 
-@settings(max_examples=80, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds())
 async def test_it_computes_what_the_straight_line_computes(drawn: tuple[reference.World, list[str]]) -> None:
     world, texts = drawn

@@ -753,7 +753,7 @@ def options(draw: st.DrawFn) -> reference.Options:
     )
 
 
-@settings(max_examples=80, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds, options())
 async def test_it_computes_what_the_straight_line_computes(world: reference.World, chosen: reference.Options) -> None:
     expected = reference.dense_rag(world, chosen)
@@ -799,7 +799,7 @@ def same(record: dict[str, Any], measurement: reference.Measurement) -> bool:
 def test_the_random_worlds_reach_every_end() -> None:
     reached: Counter[str] = Counter()
 
-    @settings(max_examples=250, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=250, derandomize=True, database=None)
     @given(worlds, options())
     def tell(world: reference.World, chosen: reference.Options) -> None:
         outcome = reference.dense_rag(world, chosen)

@@ -223,7 +223,7 @@ async def test_after_two_empty_answers_it_warns() -> None:
 
     state, _ = await run(resources(ScriptedChat(reply=reply)))
     assert state["answer"] == ""
-    assert state["warnings"] == ["The model gave an empty answer twice."]
+    assert state["warnings"] == ["The model's reply gave no answer: it is empty."]
 
 
 async def test_passages_cannot_close_their_delimiter_or_forge_a_turn() -> None:

@@ -270,7 +270,7 @@ async def test_the_answer_is_made_from_the_k_best() -> None:
 async def test_an_empty_answer() -> None:
     ran = await run(Explorer(answer=lambda query, names: " "), near={})
     assert (ran.state["answer"], ran.llm.asked.count("answer")) == ("", 2)
-    assert ran.state["warnings"] == ["The model gave an empty answer twice."]
+    assert ran.state["warnings"] == ["The model's reply gave no answer: it is empty."]
 
 
 # --- patience ---
@@ -617,7 +617,7 @@ def by_the_reference(world: World, chosen: reference.Settings) -> reference.Outc
     return reference.nar(world.found, world.raw, world.near, lambda number, batch: world.sets[number], chosen)
 
 
-@settings(max_examples=80, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds, options())
 async def test_it_computes_the_same_as_the_reference(world: World, chosen: reference.Settings) -> None:
     expected = by_the_reference(world, chosen)
@@ -653,7 +653,7 @@ async def test_it_computes_the_same_as_the_reference(world: World, chosen: refer
 def test_the_random_worlds_reach_every_end() -> None:
     reached: Counter[str] = Counter()
 
-    @settings(max_examples=250, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=250, derandomize=True, database=None)
     @given(worlds, options())
     def tell(world: World, chosen: reference.Settings) -> None:
         outcome = by_the_reference(world, chosen)

@@ -517,7 +517,7 @@ async def test_two_answers_that_are_both_empty() -> None:
     llm = Reasoner(step=through(WHO), end=lambda rationales: " ", whole=lambda shown: "So the final answer is: ")
     ran = await run(llm, retrieval_threshold=-10, max_docs=1)
     assert (ran.state["answer"], ran.state["strategy"]) == ("", "rationales")
-    assert ran.state["warnings"] == ["The model gave no final answer."]
+    assert ran.state["warnings"] == ["The model's reply gave no answer: it is empty."]
 
 
 async def test_a_reasoning_over_knowledge_that_gives_no_answer_is_asked_for_it() -> None:
@@ -905,7 +905,7 @@ def straight_line(world: World, chosen: reference.Settings) -> reference.Outcome
     return reference.seakr(line, chosen)
 
 
-@settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds, options())
 async def test_it_computes_what_the_straight_line_computes(world: World, chosen: reference.Settings) -> None:
     expected = straight_line(world, chosen)
@@ -951,7 +951,7 @@ async def test_it_computes_what_the_straight_line_computes(world: World, chosen:
 def test_the_random_worlds_reach_every_stop_reason() -> None:
     reached: Counter[str] = Counter()
 
-    @settings(max_examples=600, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=600, derandomize=True, database=None)
     @given(worlds, options())
     def tell(world: World, chosen: reference.Settings) -> None:
         done = straight_line(world, chosen)

@@ -323,7 +323,7 @@ async def test_reading_again(says: str, answer: str, changed: bool) -> None:
     ran = await run(explorer(*TWO_STEPS, reason=lambda question, line, names: says))
     assert (ran.state["answer"], ran.state["changed"]) == (answer, changed)
     assert ran.state["sequential_answer"] == "the Wyre"
-    assert ran.state["warnings"] == ([] if says.strip() else ["The model gave an empty answer twice."])
+    assert ran.state["warnings"] == ([] if says.strip() else ["The model's reply gave no answer: it is empty."])
     assert ran.llm.asked.count("reason") == (1 if says.strip() else 2)
 
 

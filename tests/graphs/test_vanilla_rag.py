@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from dubito.errors import UserFault
 from dubito.graphs import df_rag, vanilla_rag
+from dubito.models.interfaces import Completion
 from dubito.prompts import answer
 from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
@@ -154,9 +155,17 @@ async def test_k_as_large_as_the_corpus_gives_no_warning() -> None:
     assert (len(state["evidence"]), state["warnings"]) == (3, [])
 
 
+async def test_a_reply_that_was_cut_before_its_answer_is_told_from_an_empty_one() -> None:
+    llm = ScriptedChat(reply=lambda system, user: Completion("", "length", why_empty="it was cut off"))
+    state, _ = await run(resources(llm))
+    assert state["answer"] == ""
+    assert state["warnings"] == ["The model's reply gave no answer: it was cut off."]
+    assert "it was cut off" in llm.calls[1][1][-1]["content"]
+
+
 async def test_after_two_empty_answers_it_warns() -> None:
     llm = ScriptedChat(reply=lambda system, user: " \n")
     state, _ = await run(resources(llm))
     assert state["answer"] == ""
-    assert state["warnings"] == ["The model gave an empty answer twice."]
+    assert state["warnings"] == ["The model's reply gave no answer: it is empty."]
     assert state["usage"]["calls"] == len(llm.calls) == 2

@@ -579,21 +579,22 @@ def spell(chat_decoder, monkeypatch, text):
 
 
 @pytest.mark.parametrize(
-    ("written", "thinking", "text", "stop"),
+    ("written", "thinking", "text", "stop", "why"),
     [
-        ("<think>Is it\nParis?</think>\n\nParis\nor so", True, "Paris", ("\nor",)),
-        ("<think>Is it\nParis?</think>\n\nParis", True, "Paris", ("it",)),
-        ("<think>Is it\nParis?", True, "", ()),
-        ("Paris\nor so", False, "Paris", ("\n",)),
+        ("<think>Is it\nParis?</think>\n\nParis\nor so", True, "Paris", ("\nor",), ""),
+        ("<think>Is it\nParis?</think>\n\nParis", True, "Paris", ("it",), ""),
+        ("<think>Is it\nParis?", True, "", (), "it holds only the model's thoughts"),
+        ("Paris\nor so", False, "Paris", ("\n",), ""),
+        ("\nParis", False, "", ("\n",), ""),
     ],
 )
-async def test_thoughts_are_kept_out(tiny, monkeypatch, written, thinking, text, stop):  # noqa: PLR0917
+async def test_thoughts_are_kept_out(tiny, monkeypatch, written, thinking, text, stop, why):  # noqa: PLR0917
     chat = TransformersChat("tiny", str(tiny["llama"]))
     await chat.open()
     spell(chat._decoder, monkeypatch, written)
     sampling = Sampling(thinking=thinking, stop=stop, logprobs=True)
     completion = (await chat.complete(CAPITAL, sampling)).completions[0]
-    assert completion.text == text
+    assert (completion.text, completion.why_empty) == (text, why)
     assert "".join(token.text for token in completion.tokens) == text
 
 

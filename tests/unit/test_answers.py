@@ -18,7 +18,7 @@ from dubito.evals.answers import (
     squad_normalised,
 )
 from dubito.evals.questions import GoldQuestion
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -211,7 +211,6 @@ def test_a_gold_answer_is_no_abstention(gold: str) -> None:
     assert answer_scores(gold.lower() + ".", asked(gold)) == dict.fromkeys(NAMES, 1.0)
 
 
-@settings(deadline=None)
 @given(
     st.one_of(st.text(max_size=40), WORDS.map(" ".join)),
     st.lists(st.one_of(st.text(max_size=20), WORDS.map(" ".join)), max_size=3),

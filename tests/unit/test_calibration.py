@@ -21,7 +21,7 @@ from dubito.evals.sunar_calibration import (
 from dubito.state.calibration import Calibration, identity, is_calibration, settings_of
 from dubito.state.sunar import SunarContext
 from dubito.uncertainty import conformal_threshold
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 CONTEXT = SunarContext(budget=32, llm="vllm:http://127.0.0.1:8000/v1#llama", corpus="notes.index")
@@ -59,7 +59,6 @@ def test_of_three_equally_good_thresholds_it_is_the_middle_one() -> None:
     assert best_threshold([1, 2, 3, 4], [True, False, True, False]).threshold == 2.5
 
 
-@settings(deadline=None)
 @given(graded.filter(both_kinds))
 def test_no_threshold_is_better(pairs: list[tuple[float, bool]]) -> None:
     scores, wrong = [score for score, _ in pairs], [label for _, label in pairs]

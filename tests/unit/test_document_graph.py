@@ -107,7 +107,7 @@ def clustered(n: int, d: int, centres: int, seed: int = 0) -> Vectors:
 
 
 @given(rows=st.lists(st.sampled_from(EXACT), min_size=1, max_size=40), k=st.integers(1, 12))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_it_is_what_brute_force_finds_even_where_many_are_equal(rows: list[list[float]], k: int) -> None:
     assert table_of(graph_of(index_of(rows), k)) == brute_force(rows, k)
 
@@ -118,7 +118,7 @@ def test_it_is_what_brute_force_finds_even_where_many_are_equal(rows: list[list[
     block=st.integers(1, 50),
     batch=st.integers(1, 50),
 )
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_blocks_and_batches_change_nothing(numbers: list[list[int]], k: int, block: int, batch: int) -> None:
     rows = unit(np.array(numbers, dtype=float))
     with pytest.MonkeyPatch.context() as patch:
@@ -164,7 +164,7 @@ def test_fewer_than_k_others_are_all_there_is() -> None:
     k=st.integers(1, 8),
     share=st.floats(0, 1),
 )
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_extended_is_the_same_as_built_anew(rows: list[list[float]], k: int, share: float) -> None:
     old = graph_of(index_of(rows[: max(1, int(share * len(rows)))]), k)
     before = table_of(old)

@@ -96,7 +96,7 @@ WORDS = ["river", "bay", "the", "ferry", "Lune", "tide", "x", "isle"]
     query=st.lists(st.sampled_from([*WORDS, "unknown"]), max_size=5).map(" ".join),
     n=st.integers(1, 14),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_bm25_is_lucenes_formula_and_equals_keep_their_order(texts: list[str], query: str, n: int) -> None:
     async def ranked() -> tuple[list[int], list[float]]:
         words = await bm25._words((await index_of(texts)).chunks, None)

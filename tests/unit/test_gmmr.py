@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.retrieval import gmmr, gmmr_sweep, mmr_sweep
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # such as the square root of less than 0
@@ -113,7 +113,6 @@ def questions(draw):
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
-@settings(deadline=None)
 @given(question=questions(), head=st.integers(1, 8), slab=st.integers(1, 9))
 def test_follows_the_definition_with_duplicates_and_ties(sweep, question, head, slab):
     query, chunks, k = question

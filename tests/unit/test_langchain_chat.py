@@ -149,6 +149,25 @@ async def test_a_cut_reply_says_so_whatever_the_provider_calls_it(metadata: dict
     assert (await chat.complete(ASKED, Sampling())).completions[0].finish_reason == "length"
 
 
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (AIMessage(""), ""),
+        (AIMessage("", response_metadata={"finish_reason": "STOP"}), ""),
+        (AIMessage("one", response_metadata={"finish_reason": "SAFETY"}), ""),
+        (AIMessage("", response_metadata={"finish_reason": "SAFETY"}), "the server ended it with 'safety'"),
+        (AIMessage("", response_metadata={"stop_reason": "max_tokens"}), "it was cut off at the length limit"),
+        (AIMessage("<think>hm</think>"), "it holds only the model's thoughts"),
+        (AIMessage([{"type": "reasoning", "reasoning": "hm"}]), "it holds only the model's thoughts"),
+        (AIMessage("", additional_kwargs={"reasoning_content": "hm"}), "it holds only the model's thoughts"),
+        (AIMessage("", additional_kwargs={"refusal": "I must not."}), "it is a refusal"),
+        (AIMessage([{"type": "refusal", "refusal": "I must not."}]), "it is a refusal"),
+    ],
+)
+async def test_only_a_model_that_said_nothing_gave_an_empty_reply(message: AIMessage, why: str) -> None:
+    assert (await LangChainChat(recording(message)).complete(ASKED, Sampling())).completions[0].why_empty == why
+
+
 # --- settings ---
 
 WANTED = Sampling(n=2, temperature=0.5, max_tokens=9, seed=3)

@@ -266,6 +266,28 @@ async def test_the_tokens_are_those_of_the_answer(
     assert "hm" not in completion.text
 
 
+@pytest.mark.parametrize(
+    ("choice", "why"),
+    [
+        (one(""), ""),
+        (one(None), ""),
+        (one("Paris", finish_reason="content_filter"), ""),
+        (one("", finish_reason="length"), "it was cut off at the length limit"),
+        (one("<think>hm", finish_reason="length"), "it was cut off at the length limit while the model was thinking"),
+        (one("<think>hm</think>\n"), "it holds only the model's thoughts"),
+        (one(None, message={"reasoning": "hm"}), "it holds only the model's thoughts"),
+        (one(None, message={"refusal": "I must not."}), "it is a refusal"),
+        (one("", finish_reason="content_filter"), "the server ended it with 'content_filter'"),
+        (one(None, finish_reason="tool_calls"), "the server ended it with 'tool_calls'"),
+    ],
+)
+async def test_only_a_model_that_said_nothing_gave_an_empty_reply(
+    httpserver: HTTPServer, vllm: OpenAIChat, choice: dict[str, Any], why: str
+) -> None:
+    serve(httpserver, reply(choice))
+    assert (await vllm.complete(ASK, Sampling())).completions[0].why_empty == why
+
+
 async def test_two_tokens_behind_the_answer_are_not_an_end_mark(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
     serve(httpserver, reply(one("Paris", [token("Paris"), token("\n"), token("<end>")])))
     completion = (await vllm.complete(ASK, Sampling(logprobs=True))).completions[0]

@@ -93,7 +93,7 @@ some_texts = st.one_of(
     name=st.sampled_from(["words:1", "words:3", "tokens:16/0", "tokens:16/8", "tokens:20/19", "semantic:0.6/16"]),
     shuffle=st.randoms(use_true_random=False),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_chunks_of_any_chunker_give_back_the_documents(texts: list[str], name: str, shuffle: Any) -> None:
     documents = [Document(f"d{i}", f"T{i}", text) for i, text in enumerate(texts)]
     chunks = asyncio.run(open_chunker(name, count_words, Scripted()).cut(documents))

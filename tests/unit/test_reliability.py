@@ -27,7 +27,6 @@ UNCERTAINTIES = st.sampled_from([-6.5, -1.0, 0.0, 0.25, 3.0])
 # AUROC
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(UNCERTAINTIES, st.booleans()), max_size=12))
 def test_the_auroc_counts_pairs(pairs: list[tuple[float, bool]]) -> None:
     duels = [(w > r) + (w == r) / 2 for w, wrong in pairs if wrong for r, other in pairs if not other]
@@ -131,7 +130,7 @@ def test_risk_and_coverage_by_hand() -> None:
     assert {type(one) for one in (*found.coverage, *found.risk, found.aurc)} == {float}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=6))
 def test_the_risk_is_the_expected_one_over_all_orders_of_equals(pairs: list[tuple[int, int]]) -> None:
     curves = []

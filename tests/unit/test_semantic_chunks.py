@@ -97,7 +97,7 @@ def cut(
 @given(text=texts)
 @example("He left.\r\n\r\nShe stayed. J.\u00a0. A B\u3000. x")
 @example("\ud800 a. B. \udfff")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_sentences_are_the_text_and_begin_with_something_to_read(text: str) -> None:
     pieces = split(text)
     assert "".join(pieces) == text
@@ -184,7 +184,7 @@ def algorithm_2(text: str, encoder: Scripted, tau: float, most: int) -> list[tup
 
 @given(text=texts, tau=st.sampled_from([-1, -0.5, 0, 0.3, 0.6, 0.95, 1]), most=st.integers(16, 40))
 @example(text="x" * 80 + "\n", tau=0, most=16)  # the splitter leaves the last line out
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_chunks_are_those_of_algorithm_2_and_joined_the_document(text: str, tau: float, most: int) -> None:
     encoder = Scripted()
     chunks = cut(text, f"semantic:{tau}/{most}", encoder)
@@ -198,7 +198,7 @@ def test_chunks_are_those_of_algorithm_2_and_joined_the_document(text: str, tau:
 
 
 @given(text=texts, most=st.integers(16, 40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_where_white_space_costs_tokens_nothing_but_white_space_is_left_out(text: str, most: int) -> None:
     chunks = cut(text, f"semantic:-1/{most}", count=len)
     assert all(0 < len(chunk["text"]) <= most and chunk["text"].strip() for chunk in chunks)

@@ -70,7 +70,7 @@ def test_the_scale_does_not_matter(factor: float) -> None:
     assert [scaled.low, scaled.high] == pytest.approx(ends, rel=0.02, abs=0.02 * abs(factor))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from([0.0, 0.0, 1.0, 0.5, 1 / 3]), min_size=1, max_size=12), st.integers(0, 99))
 def test_an_interval_is_never_nan_and_holds_the_mean(values: list[float], seed: int) -> None:
     with warnings.catch_warnings():
@@ -97,7 +97,7 @@ def every_swap(first: list[float], second: list[float]) -> float:
 SCORES = st.sampled_from([0.0, 0.5, 1.0, 2 / 3, 0.1])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(SCORES, SCORES), min_size=1, max_size=9))
 def test_the_p_value_is_that_of_every_swap(pairs: list[tuple[float, float]]) -> None:
     first, second = [a for a, _ in pairs], [b for _, b in pairs]

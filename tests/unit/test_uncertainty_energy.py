@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.uncertainty import energy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -48,7 +48,6 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
     assert type(energy(np.array([[5.0, 4.0]], dtype=np.float32))) is float
 
 
-@settings(deadline=None)
 @given(logits, temperatures)
 def test_energy_by_the_definition(rows: np.ndarray, temperature: float) -> None:
     tokens = [-temperature * math.log(sum(math.exp(logit / temperature) for logit in row)) for row in rows.tolist()]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.uncertainty import eigen_score
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -51,7 +51,6 @@ def test_rows_of_equal_numbers_leave_alpha_alone(alpha: float) -> None:
     assert eigen_score([[5.0], [7.0]], alpha) >= math.log(alpha) - 1e-12
 
 
-@settings(deadline=None)
 @given(rows)
 def test_it_is_never_below_the_logarithm_of_alpha(states: np.ndarray) -> None:
     score = eigen_score(states)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.uncertainty import length_normalised_entropy, multi_perplexity, perplexity
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -44,7 +44,6 @@ def test_the_mean_perplexity_by_hand():
     assert type(multi_perplexity([[-0.5]])) is float
 
 
-@settings(deadline=None)
 @given(st.lists(token_log_probs, min_size=1, max_size=5))
 def test_the_mean_perplexity_by_the_definition(answers):
     found = [math.exp(-sum(answer) / len(answer)) for answer in answers]
@@ -64,7 +63,6 @@ def test_certainty_is_zero_and_not_minus_zero():
     assert perplexity([5e-7]) == 1.0  # rounding above 0 is 0
 
 
-@settings(deadline=None)
 @given(st.lists(token_log_probs, min_size=1, max_size=5))
 def test_length_normalised_entropy_by_the_definition(answers):
     means = [sum(answer) / len(answer) for answer in answers]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.uncertainty import gold_matches, response_weights, semantic_clusters, seper_hard, seper_soft
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -292,7 +292,6 @@ logs_of = st.lists(st.lists(st.floats(-30, 0), min_size=1, max_size=5), min_size
 probability = st.floats(0, 1)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_soft_is_a_belief(data: st.DataObject) -> None:
     likelihood: Literal["mean", "sum"] = data.draw(st.sampled_from(["mean", "sum"]))
@@ -324,7 +323,6 @@ def test_soft_is_a_belief(data: st.DataObject) -> None:
     assert seper_soft(weights, forward, None, "mean") <= seper_soft(weights, forward, None, "max") + 1e-12
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_hard_is_a_belief(data: st.DataObject) -> None:
     logs = data.draw(logs_of)
