@@ -70,7 +70,8 @@ class Town:
     """What came to the server for one town.
 
     others: other towns that a prompt named; keys, models, limits: the keys, model names and values of
-    `max_answer_tokens` that came; most: the highest number of requests at a time.
+    `max_answer_tokens` that came; most: the highest number of requests at a time; dropped: requests whose client has
+    hung up.
     """
 
     calls: int = 0
@@ -81,14 +82,17 @@ class Town:
     limits: set[int] = field(default_factory=set)
     under_way: int = 0
     most: int = 0
+    dropped: int = 0
 
 
 class TownServer:
-    """An OpenAI-compatible server at /Town7x/v1; /told gives what came since it was asked last."""
+    """An OpenAI-compatible server at /Town7x/SECONDS/v1, each of whose replies takes that long.
 
-    def __init__(self, latency: float) -> None:
-        """latency: seconds before each reply to a chat."""
-        self._latency = latency
+    /told gives what came since it was asked last, and what is under way.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
         self._towns: dict[str, Town] = {}
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -100,8 +104,11 @@ class TownServer:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
                 body = json.loads(await reader.readexactly(int(length[1])) if length else b"{}")
-                path = head.split()[1]
-                reply = self._told() if path == "/told" else await self._reply(path.split("/")[1], head, body)
+                _, name, *rest = head.split()[1].split("/")
+                town = self._towns.setdefault(name, Town()) if rest else Town()
+                reply = self._reply(town, name, head, body) if rest else self._told()
+                if rest and "messages" in body and not await self._takes(town, float(rest[0]), reader):
+                    break
                 payload = json.dumps(reply).encode()
                 writer.write(b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\n")
                 writer.write(b"content-length: %d\r\n\r\n" % len(payload) + payload)
@@ -111,14 +118,25 @@ class TownServer:
 
     def _told(self) -> dict[str, Any]:
         told = {name: {**vars(town)} for name, town in self._towns.items()}
-        self._towns = {}
+        self._towns = {name: town for name, town in self._towns.items() if town.under_way}
         return {
             "connections": len(self._open) - 1,
             "towns": {n: {k: sorted(v) if isinstance(v, set) else v for k, v in t.items()} for n, t in told.items()},
         }
 
-    async def _reply(self, name: str, head: str, body: dict[str, Any]) -> dict[str, Any]:
-        town = self._towns.setdefault(name, Town())
+    @staticmethod
+    async def _takes(town: Town, seconds: float, reader: asyncio.StreamReader) -> bool:
+        """Wait before a reply; is the client still there?"""
+        town.under_way += 1
+        town.most = max(town.most, town.under_way)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(reader.read(1), seconds or 0.001)
+        town.under_way -= 1
+        town.dropped += reader.at_eof()
+        return not reader.at_eof()
+
+    @staticmethod
+    def _reply(town: Town, name: str, head: str, body: dict[str, Any]) -> dict[str, Any]:
         key = re.search(r"authorization: bearer (\S+)", head, re.IGNORECASE)
         texts = body["input"] if "input" in body else [one["content"] for one in body["messages"]]
         town.others |= {f"Town{number}x" for text in texts for number in TOWN.findall(text)} - {name}
@@ -132,10 +150,6 @@ class TownServer:
         town.prompt_tokens += prompt_tokens
         if (limit := int(body.get("max_tokens") or 0)) >= LIMITS:
             town.limits.add(limit)
-        town.under_way += 1
-        town.most = max(town.most, town.under_way)
-        await asyncio.sleep(self._latency)
-        town.under_way -= 1
         return _chat(name, texts[-1], body, prompt_tokens)
 
 
@@ -160,24 +174,24 @@ def _words(text: str) -> list[float]:
     return row
 
 
-async def _serve(latency: float, told: Connection) -> None:
-    server = TownServer(latency)
+async def _serve(told: Connection) -> None:
+    server = TownServer()
     listening = [await asyncio.start_server(server.client, "127.0.0.1", 0, backlog=1024) for _ in range(PORTS)]
     told.send([each.sockets[0].getsockname()[1] for each in listening])
     await asyncio.Event().wait()
 
 
-def _in_process(latency: float, told: Connection) -> None:
+def _in_process(told: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(_serve(latency, told))
+    asyncio.run(_serve(told))
 
 
 @contextmanager
-def town_server(latency: float = 0.0) -> Iterator[list[int]]:
+def town_server() -> Iterator[list[int]]:
     """Start the server in a process of its own; its ports."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
-    server = spawn.Process(target=_in_process, args=(latency, there), daemon=True)
+    server = spawn.Process(target=_in_process, args=(there,), daemon=True)
     server.start()
     try:
         yield here.recv()
@@ -214,12 +228,13 @@ def _graph(name: str) -> Graph:
 
 @dataclass(frozen=True)
 class Asked:
-    """A run: a graph and the number of its town."""
+    """A run: a graph and the number of its town. seconds: how long the server takes for each of its chats."""
 
     graph: str
     number: int
     port: int
     corpus: Path
+    seconds: float = 0.0
 
     @property
     def town(self) -> str:
@@ -237,7 +252,7 @@ class Asked:
     @property
     def context(self) -> dict[str, Any]:
         """The graph's settings, each another one than the neighbours have."""
-        url = f"http://127.0.0.1:{self.port}/{self.town}/v1"
+        url = f"http://127.0.0.1:{self.port}/{self.town}/{self.seconds}/v1"
         settings = {
             "llm": f"openai:{url}#chat-{self.number}",
             "encoder": f"openai:{url}#words-{self.number}",
