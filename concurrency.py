@@ -1,10 +1,25 @@
-"""Concurrent coroutines whose results are needed together."""
+"""Concurrent coroutines whose results are needed together, and what belongs to an event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+
+_by_loop: dict[asyncio.AbstractEventLoop, WeakKeyDictionary[Any, Any]] = {}
+
+
+def values_of_loop() -> WeakKeyDictionary[Any, Any]:
+    """What belongs to the running event loop and cannot be used in another (connections, semaphores), by its owner.
+
+    The values of closed loops are dropped. Weak references to loops would not do: such a value keeps its loop alive.
+    """
+    loop = asyncio.get_running_loop()
+    if loop not in _by_loop:
+        for closed in [known for known in list(_by_loop) if known.is_closed()]:
+            _by_loop.pop(closed, None)
+    return _by_loop.setdefault(loop, WeakKeyDictionary())
 
 
 async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -1,7 +1,9 @@
 """The end of a command: its exit code, and one sentence instead of a stack trace."""
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,16 +30,17 @@ MEANINGS = help_lines(
 
 
 class Interrupted(Exception):
-    """Ctrl-C, as an exception that typer does not catch."""
+    """Ctrl-C or SIGTERM, as an exception that typer does not catch."""
 
 
 class Commands(TyperGroup):
     """The commands. An exception of any command becomes a sentence and an exit code here."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own signature
-        """Run a command."""
+        """Run a command. SIGTERM and SIGHUP end it as Ctrl-C does: files are closed and children ended."""
         try:
-            return super().invoke(ctx)
+            with interruptible():
+                return super().invoke(ctx)
         except KeyboardInterrupt as key:
             raise Interrupted from key
 
@@ -64,6 +67,30 @@ def _configuration_of_one_command() -> Iterator[None]:
             os.environ.pop("DUBITO_CONFIG") if before is None else os.environ.update(DUBITO_CONFIG=before)
             config.cache_clear()
             settings.cache_clear()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise `KeyboardInterrupt` in the main thread; nothing changes for other threads."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    with handling([n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN], interrupt):  # nohup
+        yield
+
+
+@contextmanager
+def handling(numbers: Sequence[signal.Signals], handler: Any) -> Iterator[None]:  # noqa: ANN401 - of `signal.signal`
+    """Handle these signals in this way."""
+    before = [signal.signal(number, handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, previous in zip(numbers, before, strict=True):
+            signal.signal(number, previous)
 
 
 def _bind_keys(texts: Sequence[str]) -> None:

@@ -7,16 +7,16 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
 
 from ..errors import ModelFault
 from ..render.sanitize import one_line
 from ..settings import settings
+from .exits import handling
 from .vllm_commands import Command
 
 SHOWN_LINES = 12
@@ -129,21 +129,9 @@ def _last_lines(log: Path) -> tuple[list[str], str]:
     return list(last), error
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise `KeyboardInterrupt`, as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup
-    with _handling(numbers, interrupt):
-        yield
-
-
 def end_all(servers: Sequence[Server]) -> None:
     """End every process of every server. Signals are ignored meanwhile: a process left behind would hold its memory."""
-    with _handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
+    with handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN):
         for server in servers:
             # the processes of a killed server ignore SIGTERM
             server.send(signal.SIGTERM if server.process.poll() is None else signal.SIGKILL)
@@ -153,13 +141,3 @@ def end_all(servers: Sequence[Server]) -> None:
         for server in servers:
             server.send(signal.SIGKILL)
             server.process.wait()
-
-
-@contextmanager
-def _handling(numbers: Sequence[signal.Signals], handler: Any) -> Iterator[None]:  # noqa: ANN401 - of `signal.signal`
-    before = [signal.signal(number, handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, previous in zip(numbers, before, strict=True):
-            signal.signal(number, previous)

@@ -93,10 +93,9 @@ def serve(
     for command in commands:
         listener(host, command.port, f" (--hidden-states takes {port} and {port + 1})" if hidden_states else "").close()
 
-    from .processes import end_all, interruptible, watch  # noqa: PLC0415 - keeps `--help` quick
+    from .processes import end_all, watch  # noqa: PLC0415 - keeps `--help` quick
 
     with ExitStack() as stack:
-        stack.enter_context(interruptible())
         if hidden_states:
             stack.enter_context(_empty_folder(folder))
         servers: list[Server] = []

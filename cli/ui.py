@@ -76,7 +76,6 @@ def ui(
     from ..ui.app import create_app  # noqa: PLC0415 - an extra
     from ..ui.guard import is_loopback  # noqa: PLC0415 - an extra
     from ..ui.server import Server  # noqa: PLC0415 - an extra
-    from .processes import interruptible  # noqa: PLC0415 - keeps `--help` quick
 
     token = settings().token
     if not everybody_may_ask and token is None and not is_loopback(host):
@@ -90,7 +89,7 @@ def ui(
         name = f"[{address}]" if ":" in address else address
         typer.echo(f"Ask on http://{name}:{chosen_port}/{'' if token is None else '?token=TOKEN'} (Ctrl-C ends it)")
         sys.stdout.flush()
-        with interruptible(), contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):
             Server(app).run(sockets=[listening])
 
 

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
+from ..concurrency import values_of_loop
 from ..state.messages import Call
 from .interfaces import ChatModel, Choice, Introspection, Reply, Scores
 from .wrapped_chat import Result, WrappedChat
@@ -60,12 +60,11 @@ class Metered(WrappedChat):
         """concurrency: the most concurrent calls in one event loop."""
         super().__init__(model)
         self._concurrency = concurrency
-        # a semaphore belongs to the event loop of its first use
-        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def _call(self, verb: str, request: dict[str, Any], ask: Callable[[int | None], Awaitable[Result]]) -> Result:
         watch = nullcontext(None) if watchers.call is None else watchers.call(verb, self.name, request)
-        async with self._gate():
+        gate: asyncio.Semaphore = values_of_loop().setdefault(self, asyncio.Semaphore(self._concurrency))
+        async with gate:
             with watch as report:
                 start = time.perf_counter()
                 result = await ask(request.get("seed"))
@@ -77,9 +76,6 @@ class Metered(WrappedChat):
         if (meter := current_meter.get()) is not None:
             meter.record(call)
         return result
-
-    def _gate(self) -> asyncio.Semaphore:
-        return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency))
 
 
 def _summary(result: Reply | Choice | Scores | Introspection) -> dict[str, Any]:

@@ -162,12 +162,6 @@ class OpenAIChat:
             return [estimated_tokens(text) for text in texts]
         return [len(ids) for ids in await self._each(texts, self._text_ids)]
 
-    async def aclose(self) -> None:
-        """Close the running event loop's connections; the next call opens new ones."""
-        await self._server.aclose()
-        if self._states is not None:
-            await self._states.aclose()
-
     async def _model_id(self) -> str:
         if self._model is None:
             served = await self._server.served()

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from random import uniform
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..concurrency import values_of_loop
 from ..errors import ContextOverflow, DubitoError, ModelFault, UserFault
 from ..server_url import checked_url, key_for
 from ..settings import settings
@@ -20,7 +22,7 @@ from .outage import Outages
 from .provider_faults import TRANSIENT_STATUS, one_line
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from openai import APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient
 
 T = TypeVar("T")
 
@@ -55,9 +57,6 @@ class Server:
         self.base_url = checked_url(base_url, "http://127.0.0.1:8000/v1")
         self.root = self.base_url.removesuffix("/v1")
         self._served: dict[str, int | None] | None = None
-        # A client belongs to its event loop and keeps it alive, so weak keys would not help: the clients of closed
-        # loops are dropped when a new client is opened.
-        self._clients: dict[asyncio.AbstractEventLoop, AsyncOpenAI] = {}
         self._outages = Outages()
 
     async def served(self) -> dict[str, int | None]:
@@ -76,11 +75,6 @@ class Server:
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             what = one_line(f"{type(error).__name__}: {error}")
             raise ModelFault(self.base_url, f"the reply is malformed ({what})") from None
-
-    async def aclose(self) -> None:
-        """Close the running event loop's connections."""
-        if (client := self._clients.pop(asyncio.get_running_loop(), None)) is not None:
-            await client.close()
 
     async def request(self, path: str, body: dict[str, Any] | None, read: Callable[[dict[str, Any]], T]) -> T:
         """Get a path under the base URL, or a full URL, and read the reply; with a body, post it there.
@@ -208,26 +202,36 @@ class Server:
         )
 
     async def _client(self) -> AsyncOpenAI:
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            client = await asyncio.to_thread(_open, self.base_url)  # the import alone takes a second
-            for other in [other for other in self._clients if other.is_closed()]:
-                self._clients.pop(other, None)
-            self._clients.setdefault(loop, client)
-        return self._clients[loop]
+        clients = values_of_loop()
+        if self not in clients:
+            if _connections not in clients:
+                opened = await asyncio.to_thread(_connections)  # the import alone takes a second
+                clients.setdefault(_connections, opened)
+            clients[self] = _open(self.base_url, clients[_connections])
+        client: AsyncOpenAI = clients[self]
+        return client
 
 
-def _open(base_url: str) -> AsyncOpenAI:
-    from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Timeout  # noqa: PLC0415
+def _connections() -> DefaultAsyncHttpxClient:
+    """The connections of an event loop to all servers: a pool of each server's own would keep its idle connections."""
+    from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
+
+    # openai's default client, garbage-collected in another loop, would close its connections in that loop and fail.
+    # A cookie would go to every port of its host.
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    return DefaultAsyncHttpxClient(cookies=no_cookies)
+
+
+def _open(base_url: str, connections: DefaultAsyncHttpxClient) -> AsyncOpenAI:
+    from openai import AsyncOpenAI, Timeout  # noqa: PLC0415
 
     seconds = settings().timeout_s
-    # openai's default client, garbage-collected in another loop, would close its connections in that loop and fail
     return AsyncOpenAI(
         base_url=base_url,
         api_key=key_for(base_url, settings().api_key) or "none",
         max_retries=0,
         timeout=Timeout(seconds, connect=min(seconds, 10.0)),
-        http_client=DefaultAsyncHttpxClient(),
+        http_client=connections,
     )
 
 

@@ -69,10 +69,6 @@ class StatesServer:
             raise ModelFault(self.base_url, "its states changed their layer or size: it was restarted")
         return readings
 
-    async def aclose(self) -> None:
-        """Close the running event loop's connections."""
-        await self._server.aclose()
-
     async def _read(self, model: str, ids: tuple[int, ...], *, logprobs: bool) -> Reading:
         body: dict[str, Any] = {"model": model, **_ONE_TOKEN, "prompt": list(ids)}
         body |= {"prompt_logprobs": 0} if logprobs else {}

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 
 from ..errors import UserFault
 from ..settings import settings
-from .guard import TokenCheck, is_loopback
+from .guard import HostCheck, TokenCheck, is_loopback
 from .settings_check import SettingsCheck
 
 
@@ -29,4 +29,6 @@ async def _safe_start(_: Starlette) -> AsyncIterator[None]:
     yield
 
 
-app = Starlette(lifespan=_safe_start, middleware=[Middleware(TokenCheck), Middleware(SettingsCheck)])
+app = Starlette(
+    lifespan=_safe_start, middleware=[Middleware(HostCheck), Middleware(TokenCheck), Middleware(SettingsCheck)]
+)

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from collections.abc import Collection
 from ipaddress import ip_address
 
 from pydantic import SecretStr
@@ -121,7 +122,7 @@ class Guard:
 
     def _refusal(self, method: str, headers: Headers, listens_on: int | None) -> str:
         host = headers.get("host", "")
-        if not self._is_ours(host, listens_on):
+        if not _is_named(host, listens_on, self._names):
             return (
                 f"This page is not served as '{host}': open it by its numeric address, or as localhost, with the port "
                 f"{listens_on}."
@@ -135,12 +136,39 @@ class Guard:
             return "The question comes from another page: ask it on this one."
         return ""
 
-    def _is_ours(self, host: str, listens_on: int | None) -> bool:
-        match = _HOST.fullmatch(host)
-        if match is None or int(match["port"] or 80) != listens_on:
-            return False
-        name = match["name"].strip("[]").lower()
-        return name in self._names or _is_numeric(name)
+
+class HostCheck:
+    """Refuses requests with a foreign host name to a server that has no allow-list, see `Guard`.
+
+    With an allow-list the server is meant for others, and may have any name.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """app: what is behind the check."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request, or refuse it. Requests of the server to itself have no port."""
+        port = (scope.get("server") or (None, None))[1]
+        if scope["type"] not in {"http", "websocket"} or port is None or settings().allow is not None:
+            return await self._app(scope, receive, send)
+        host = Headers(scope=scope).get("host", "")
+        if _is_named(host, port, {"localhost"}):
+            return await self._app(scope, receive, send)
+        refusal = (
+            f"This server is not '{host}': ask it by its numeric address, or as localhost, with the port {port}; or "
+            "name in DUBITO_ALLOW the resources that others may use."
+        )
+        await JSONResponse({"error": refusal}, status_code=403)(scope, receive, send)
+        return None
+
+
+def _is_named(host: str, listens_on: int | None, names: Collection[str]) -> bool:
+    match = _HOST.fullmatch(host)
+    if match is None or int(match["port"] or 80) != listens_on:
+        return False
+    name = match["name"].strip("[]").lower()
+    return name in names or _is_numeric(name)
 
 
 def _is_numeric(name: str) -> bool:

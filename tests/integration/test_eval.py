@@ -123,7 +123,7 @@ def test_every_question_ends_answered_or_recorded_when_a_third_of_all_requests_f
         assert output is None or output["answer"]
 
 
-def test_ctrl_c_says_what_is_kept(questions: Path, tmp_path: Path):
+def test_sigterm_ends_it_as_ctrl_c_does_and_says_what_is_kept(questions: Path, tmp_path: Path):
     with serving(Stub(seconds=0.05)) as stub:
         process = subprocess.Popen(
             command(*begin(stub, questions, tmp_path / "run")),
@@ -134,8 +134,10 @@ def test_ctrl_c_says_what_is_kept(questions: Path, tmp_path: Path):
         until = time.monotonic() + 120
         while len(stub.requests) < 20 and time.monotonic() < until:
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        before = time.monotonic()
+        process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
+        assert time.monotonic() - before < 10
     assert process.returncode == 130
     assert "are finished and kept: go on with dubito eval --resume" in said
     assert "Traceback" not in said

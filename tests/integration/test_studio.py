@@ -33,6 +33,7 @@ from urllib.request import urlopen
 import dubito
 import httpx
 import pytest
+from dubito.benchmarks.load import all_bled, at_once_on_server, keys_of, runs_of, told, town_server
 from dubito.graphs.registry import graph_named, graph_names
 from dubito.state.df_rag import DFRagContext
 from pytest_httpserver import HTTPServer
@@ -164,12 +165,21 @@ def scripted() -> Iterator[ScriptedServer]:
         yield server
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
 @dataclass
 class DevServer:
     """`langgraph dev`, which keeps its threads in its folder."""
 
     folder: Path
-    port: int
+    environment: dict[str, str]
+    host: str = "127.0.0.1"
+    port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -183,25 +193,30 @@ class DevServer:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def start(self) -> None:
+    def begin(self) -> subprocess.Popen[bytes]:
+        """Start it in a folder that holds nothing but our `langgraph.json`, so without state of earlier runs."""
+        shutil.copy(LANGGRAPH_JSON, self.folder)
         with self.log.open("ab") as log:
-            self.process = _dev(self.folder, self.port, log)
-        _wait_for(self, self.process)
+            self.process = _dev(self, log)
+        return self.process
+
+    def start(self) -> None:
+        _wait_for(self, self.begin())
 
     def end(self) -> None:
         if self.process:
             _end(self.process)
 
 
-def _dev(folder: Path, port: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _dev(server: DevServer, log: IO[bytes]) -> subprocess.Popen[bytes]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("LANGSMITH_", "LANGCHAIN_"))}
     executable = shutil.which("langgraph", path=str(Path(sys.executable).parent)) or shutil.which("langgraph")
     assert executable, "the dev server's command is missing"
-    options = ["--no-browser", "--no-reload", "--n-jobs-per-worker", "4"]  # by default it runs one question at a time
+    options = ["--no-browser", "--no-reload", "--n-jobs-per-worker", "8"]  # by default it runs one question at a time
     return subprocess.Popen(
-        [executable, "dev", *options, "--host", "127.0.0.1", "--port", str(port)],
-        cwd=folder,
-        env={**plain, "LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false"},
+        [executable, "dev", *options, "--host", server.host, "--port", str(server.port)],
+        cwd=server.folder,
+        env={**plain, "LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false", **server.environment},
         stdout=log,
         stderr=log,
         start_new_session=True,
@@ -209,14 +224,15 @@ def _dev(folder: Path, port: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 @pytest.fixture(scope="module")
-def dev_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    """In a folder that holds nothing but our `langgraph.json`, so without state of earlier runs."""
-    folder = tmp_path_factory.mktemp("studio")
-    shutil.copy(LANGGRAPH_JSON, folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = DevServer(folder, port)
+def towns() -> Iterator[list[int]]:
+    """The ports of the stub server of `benchmarks/load.py`, which tells what came to it."""
+    with town_server() as ports:
+        yield ports
+
+
+@pytest.fixture(scope="module")
+def dev_server(towns: list[int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    server = DevServer(tmp_path_factory.mktemp("studio"), {"DUBITO_KEYS": keys_of(towns)})
     try:
         server.start()
         yield server
@@ -903,6 +919,40 @@ async def test_two_users_at_once_do_not_meet(studio: Any, tmp_path: Path) -> Non
         assert spent == len(user.server.asked)
 
 
+async def test_runs_of_every_graph_at_once_do_not_meet(dev_server: DevServer, towns: list[int], tmp_path: Path) -> None:
+    asked = [one for i, graph in enumerate(CONTEXTS) for one in runs_of(graph, [i], towns, tmp_path)]
+    ended = await at_once_on_server(asked, dev_server.url)
+    assert all_bled(ended, told(towns)) == []
+
+
+async def _until(towns: list[int], done: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait for what comes to town 900."""
+
+    def wait() -> None:
+        end = time.monotonic() + 60
+        while not done(told(towns)["towns"].get("Town900x", {})):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    await asyncio.to_thread(wait)
+
+
+async def test_a_client_that_goes_away_leaves_no_call(studio: Any, towns: list[int], tmp_path: Path) -> None:
+    (asked,) = (replace(one, seconds=60.0) for one in runs_of("dense_rag", [900], towns, tmp_path))
+    stream = studio.runs.stream(
+        None, asked.graph, input=asked.given, context=asked.context, stream_mode="updates", on_disconnect="cancel"
+    )
+    reading = asyncio.create_task(anext(stream))
+    await _until(towns, lambda town: town.get("under_way", 0) > 0)
+    reading.cancel()
+    with suppress(asyncio.CancelledError, StopAsyncIteration):
+        await reading
+    await stream.aclose()
+    await _until(towns, lambda town: town.get("dropped", 0) == town.get("most") and not town["under_way"])
+    await asyncio.sleep(0.5)
+    assert told(towns)["towns"] == {}, "no request follows"
+
+
 async def test_a_server_that_is_started_again_goes_on_where_it_was(
     dev_server: DevServer, scripted: ScriptedServer
 ) -> None:
@@ -941,6 +991,57 @@ async def test_without_a_named_model_those_that_ship_as_packages_answer(studio: 
     result = await studio.runs.wait(None, "vanilla_rag", input=QUESTION, context={"max_answer_tokens": 8})
     assert result["answer"]
     assert len(result["evidence"]) == 5
+
+
+# --- the door ---
+
+
+@pytest.fixture
+def doors(towns: list[int], tmp_path: Path) -> Iterator[Callable[..., DevServer]]:
+    """Begins to start servers."""
+    servers: list[DevServer] = []
+
+    def begin(name: str, host: str, **environment: str) -> DevServer:
+        folder = tmp_path / name
+        folder.mkdir()
+        servers.append(DevServer(folder, {"DUBITO_KEYS": keys_of(towns), **environment}, host))
+        servers[-1].begin()
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.end()
+
+
+async def test_who_may_ask_and_how_it_ends(doors: Callable[..., DevServer], towns: list[int], tmp_path: Path) -> None:
+    open_to_all, guarded = doors("open", "0.0.0.0"), doors("guarded", "127.0.0.1", DUBITO_TOKEN="open sesame")
+    assert open_to_all.process is not None
+    assert guarded.process is not None
+    assert await asyncio.to_thread(open_to_all.process.wait, START_LIMIT_S) != 0
+    assert "This server listens on 0.0.0.0, where others may reach it" in open_to_all.said()
+    await asyncio.to_thread(_wait_for, guarded, guarded.process)
+
+    (asked,) = runs_of("vanilla_rag", [900], towns, tmp_path)
+    run: dict[str, Any] = {"assistant_id": asked.graph, "input": asked.given}
+    async with httpx.AsyncClient(base_url=guarded.url, timeout=60) as http:
+        assert (await http.post("/runs/wait", json={**run, "context": asked.context})).status_code == 401
+        http.headers["Authorization"] = "Bearer open sesame"
+        named = await http.post("/runs/wait", json={**run, "context": asked.context}, headers={"Host": "evil.com"})
+        assert (named.status_code, "This server is not 'evil.com'" in named.text) == (403, True)
+        secret = {**asked.context, "llm": "openai:http://me:secret@127.0.0.1:9/v1#m"}
+        refused = (await http.post("/runs/wait", json={**run, "context": secret})).json()["__error__"]
+        assert "A server's URL must not hold a user name, a password" in refused["message"]
+        assert "secret" not in refused["message"] + guarded.said()
+        assert told(towns)["towns"] == {}, "nobody was asked"
+
+        waiting = {**run, "context": replace(asked, seconds=60.0).context}
+        # LangGraph's server waits for clients of /runs/wait before it ends
+        async with http.stream("POST", "/runs/stream", json=waiting):
+            await _until(towns, lambda town: town.get("under_way", 0) > 0)
+            before = time.monotonic()
+            await asyncio.to_thread(guarded.end)
+            assert time.monotonic() - before < 10
+    await _until(towns, lambda town: town.get("dropped") == 1)
 
 
 async def test_nothing_blocked_the_servers_event_loop(dev_server: DevServer) -> None:

@@ -261,8 +261,8 @@ def test_a_model_that_does_not_answer_is_exit_code_1(use, monkeypatch, fast_retr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal")
-@pytest.mark.parametrize("as_json", [False, True])
-def test_ctrl_c_ends_a_run_at_once_and_the_trace_stays_whole(tmp_path, as_json):
+@pytest.mark.parametrize(("number", "as_json"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
+def test_a_signal_ends_a_run_at_once_and_the_trace_stays_whole(tmp_path, number, as_json):
     code = (
         "import asyncio, sys\n"
         "from dubito.resources import resources\n"
@@ -288,7 +288,7 @@ def test_ctrl_c_ends_a_run_at_once_and_the_trace_stays_whole(tmp_path, as_json):
     )
     wait_until(lambda: (trace.exists() and '"node": "generate"' in trace.read_text()) or running.poll() is not None)
     before = time.monotonic()
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     stdout, stderr = running.communicate(timeout=30)
     assert time.monotonic() - before < 5, "the model's thread is not waited for"
     assert running.returncode == 130

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from blockbuster import blockbuster_ctx
 from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, UserFault
 from dubito.models import outage
 from dubito.models.interfaces import ChatModel, Message, Sampling, Tokens
+from dubito.models.metering import Metered
 from dubito.models.openai_chat import OpenAIChat
 from dubito.models.openai_server import ATTEMPTS
 from dubito.settings import settings
@@ -799,7 +801,6 @@ async def test_a_dropped_connection_is_a_model_fault(answer: bytes) -> None:
         chat = OpenAIChat("n", f"http://127.0.0.1:{listener.getsockname()[1]}/v1", "m")
         with pytest.raises(ModelFault, match="the connection failed"):
             await chat.complete(ASK, Sampling())
-        await chat.aclose()
         thread.join()
 
 
@@ -899,7 +900,6 @@ async def test_an_outage_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
         down[0] = False
         await asyncio.wait_for(asyncio.gather(*asked), 30)
         assert sent < 40
-        await chat.aclose()
 
 
 async def test_a_server_that_refuses_chats_alone_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -913,7 +913,6 @@ async def test_a_server_that_refuses_chats_alone_is_no_outage(monkeypatch: pytes
             asked = [chat.complete(ASK, Sampling()) for _ in range(at_once)]
             found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
             assert all(isinstance(one, ModelFault) and "HTTP 503" in one.reason for one in found)
-        await chat.aclose()
 
 
 # ---------------------------------------------------------------- keys, loops
@@ -951,33 +950,36 @@ async def test_a_key_that_cannot_be_one_is_not_shown(
     assert key not in str(caught.value)
 
 
-def test_one_model_serves_one_event_loop_after_another() -> None:
+def test_models_serve_one_event_loop_after_another_and_keep_no_closed_one() -> None:
     with serving(Stub()) as stub:  # its connections stay open, pytest-httpserver's do not
-        chat = OpenAIChat("n", stub.url, "m")
+        chats = [Metered(OpenAIChat("n", stub.url, "m"), 2) for _ in range(4)]
         complaints: list[dict[str, Any]] = []
+        loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
-        async def ask() -> int:
+        async def ask(chat: ChatModel) -> int:
+            loops.add(asyncio.get_running_loop())
             asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
             await asyncio.gather(*(chat.complete(ASK, Sampling()) for _ in range(3)))
             await chat.complete(ASK, Sampling())
-            for _ in range(2):  # the last loop's client goes, and then whatever its going has set off
+            for _ in range(2):  # the last loop's connections go, and then whatever their going has set off
                 gc.collect()
                 await asyncio.sleep(0.1)
-            return len(chat._server._clients)
+            return len(loops)
 
-        assert [asyncio.run(ask()) for _ in range(3)] == [1, 1, 1]
+        # none of them is asked a second time
+        assert [asyncio.run(ask(chat)) for chat in chats] == [1, 1, 1, 1]
     assert not complaints
 
 
-async def test_closing_drops_the_connections_and_the_next_call_opens_new_ones(
-    httpserver: HTTPServer, vllm: OpenAIChat
-) -> None:
-    httpserver.expect_request(CHAT).respond_with_json(reply(one("a")))
-    await vllm.aclose()
-    for _ in range(2):
-        await vllm.complete(ASK, Sampling())
-        await vllm.aclose()
-        assert not vllm._server._clients
+async def test_servers_share_their_connections_and_no_cookies() -> None:
+    with HTTPServer() as first, HTTPServer() as second:
+        for server in (first, second):
+            server.expect_request(CHAT).respond_with_json(reply(one("a")), headers={"Set-Cookie": "who=me; Path=/"})
+        chats = [OpenAIChat("n", server.url_for("/v1"), "m") for server in (first, second, first)]
+        for chat in chats:
+            await chat.complete(ASK, Sampling())
+        assert len({id((await chat._server._client())._client) for chat in chats}) == 1
+        assert not [request for server in (first, second) for request, _ in server.log if "Cookie" in request.headers]
 
 
 async def test_nothing_blocks_the_event_loop(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
