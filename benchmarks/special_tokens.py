@@ -1,7 +1,7 @@
 """Does a text reach any tokenizer as a special token? Every special token of every tokenizer at hand, in every place.
 
     pip install --no-deps --target DIR mistral-common pydantic-extra-types pycountry sentencepiece \
-        llama-models litellm ai21-tokenizer
+        llama-models litellm
     python benchmarks/special_tokens.py --packages DIR [--tokenizer FOLDER ...] [--vllm SITE-PACKAGES] [--write FILE.md]
 
 All special tokens of a tokenizer are written into a passage, a question, a plan step, a rationale and a scored text;
@@ -89,11 +89,10 @@ def of_tiktoken(name: str, encoding: Any) -> Tokens:  # noqa: ANN401 - an Encodi
 def of_sentencepiece(name: str, file: Path) -> Tokens:
     """A model of sentencepiece: its control pieces, and the pieces that look like them."""
     model = importlib.import_module("sentencepiece").SentencePieceProcessor(model_file=str(file))
-    pieces = [model.id_to_piece(i) for i in range(model.vocab_size()) if not model.is_byte(i)]
+    looks_special = re.compile(r"<\|.+\|>|\[/?[A-Z_0-9]{2,}\]").fullmatch
+    pieces = {i: model.id_to_piece(i) for i in range(model.vocab_size())}
     special = [
-        piece
-        for i, piece in enumerate(pieces)
-        if model.is_control(i) or model.is_unknown(i) or re.fullmatch(r"<\|.+\|>|\[/?[A-Z_0-9]{2,}\]", piece)
+        piece for i, piece in pieces.items() if model.is_control(i) or model.is_unknown(i) or looks_special(piece)
     ]
     return Tokens(name, special, matching(special))
 
@@ -116,8 +115,6 @@ def of_packages(folder: Path) -> Iterator[Tokens]:
     marks = importlib.import_module("mistral_common.tokens.tokenizers.base").SpecialTokens
     special = [mark.value for mark in marks]
     yield Tokens("Mistral, every version (`mistral-common`)", special, matching(special))
-    jurassic = folder / "ai21_tokenizer" / "resources" / "j2-tokenizer" / "j2-tokenizer.model"
-    yield of_sentencepiece("Jurassic (`ai21-tokenizer`)", jurassic)
 
 
 _PLACEHOLDER = re.compile(
