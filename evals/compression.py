@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing, UserFault
 from ..models.interfaces import ChatModel, Token
-from ..prompts import unparsed
+from ..prompts import break_chat_marks, unparsed
 from ..retrieval.sentences import sentences
 from ..state.records import Chunk
 
@@ -27,7 +27,11 @@ async def informed(texts: Sequence[str], llm: ChatModel) -> Mapping[str, Informe
         )
     distinct = list(dict.fromkeys(texts))
     scores = await gather_or_cancel(llm.score(unparsed.self_information(), [text]) for text in distinct)
-    return {text: self_informations(text, score.continuations[0]) for text, score in zip(distinct, scores, strict=True)}
+    # the tokens are those of the text that the model was given, without marks of chat templates
+    return {
+        text: self_informations(break_chat_marks(text), score.continuations[0])
+        for text, score in zip(distinct, scores, strict=True)
+    }
 
 
 def self_informations(text: str, tokens: Sequence[Token]) -> Informed:

@@ -57,7 +57,7 @@ class ChatText:
         tokens are replaced by stand-ins in the messages until the template's own control tokens have been cut out.
         The tokenizer's other marks, such as those of thoughts and tool calls, are broken like those of `defuse`.
         """
-        messages = [{**message, "content": self._marks.sub("\\g<0>\u200b", message["content"])} for message in messages]
+        messages = [{**message, "content": self._without_marks(message["content"])} for message in messages]
         edges = {edge for token in self._controls if token for edge in (token[0], token[-1])}
         written = "".join(message["content"] for message in messages)
         spare = (mark for code in range(0xF0000, 0xFFFFE) if (mark := chr(code)) not in written)
@@ -82,9 +82,9 @@ class ChatText:
         return ids, starts_thinking
 
     def plain(self, text: str) -> list[int]:
-        """The ids of a text, read without control tokens."""
+        """The ids of a text, read without control tokens and with the tokenizer's other marks broken."""
         with self._lock:
-            return self._ids(text, split_special_tokens=True)
+            return self._ids(self._without_marks(text), split_special_tokens=True)
 
     def decode(self, ids: list[int]) -> str:
         """The text of ids, without control tokens."""
@@ -104,6 +104,9 @@ class ChatText:
             else:
                 pieces.append("")
         return pieces
+
+    def _without_marks(self, text: str) -> str:
+        return self._marks.sub("\\g<0>\u200b", text)
 
     def _ids(self, text: str, *, split_special_tokens: bool) -> list[int]:
         ids: list[int] = self._tokenizer(

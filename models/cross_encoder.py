@@ -188,6 +188,7 @@ class _PairModel:
             padding=True,
             truncation="longest_first",
             max_length=self._window,
+            split_special_tokens=True,  # a text that holds [SEP] must not end itself
             return_tensors="pt",
         ).to(self._device)
         with torch.inference_mode():

@@ -14,7 +14,8 @@ Result = TypeVar("Result", Reply, Choice, Scores, Introspection)
 class WrappedChat(ABC):
     """A `ChatModel` with the name and capabilities of the wrapped model.
 
-    Whatever a message quotes, the model gets no marks of chat templates from it (`break_chat_marks`).
+    Whatever a message quotes, the model gets no marks of chat templates from it (`break_chat_marks`). The same holds
+    for the continuations that it scores: a server reads control tokens in them too.
     """
 
     def __init__(self, model: ChatModel) -> None:
@@ -47,8 +48,8 @@ class WrappedChat(ABC):
 
     async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
         """See `ChatModel.score`."""
-        messages = _without_marks(messages)
-        request = {"messages": messages, "continuations": list(continuations)}
+        messages, continuations = _without_marks(messages), [break_chat_marks(text) for text in continuations]
+        request = {"messages": messages, "continuations": continuations}
         return await self._call("score", request, lambda _: self.model.score(messages, continuations))
 
     async def introspect(

@@ -54,20 +54,26 @@ _PASSAGE = re.compile(r"<(?=\s*/?\s*passage\b)", re.IGNORECASE)
 
 _CHAT_MARK = re.compile(
     r"""
-    <(?=[|｜])                                       # ChatML, Llama 3 and 4, Phi, GLM, Command, Harmony, DeepSeek, Kimi
+    <(?=/?[|｜])                                     # ChatML, Llama 3 and 4, Phi, GLM, Command, Harmony, DeepSeek, Kimi
     | <(?=\\\|)                                      # a mark whose bar is escaped
-    | <(?=/?(?:s|bos|eos|pad|unk|mask|sop|eop|eoh|eoa)>)
+    | ｜(?=(?-i:[A-Z]+)｜)                            # DeepSeek: ｜DSML｜
+    | <(?=/?[a-z0-9]+(?:_[a-z0-9]+)+/?>)             # <start_of_turn>, <fim_prefix>, <META_START>, <image_soft_token>
+    | <(?=/?(?:s|[be]os|sos|eo[adhmpt]|eoss|sop|pad|unk|mask|cls|sep|meta|blank|(?-i:PRE|MID|SUF))/?>)
+    | <(?=/?(?:reponame|filename|img|imgpad|global-img|slice|sound|call|escape)/?>)
+    | <(?=/?(?:unused|special|extra|ent)\d*>)
     | <(?=</?SYS>>)                                  # Llama 2
-    | <(?=/?(?:think|thinking|thought|reasoning|assistant|user|system)\b)
-    | <(?=/?(?:tools?|function|parameter|response|image|audio|video)\b)
+    | <(?=/?(?:think|thinking|thought|reasoning|answer|assistant|user|system|instruct|query)\b)
+    | <(?=/?(?:tools?|function|invoke|param|parameter|response|result|image|audio|video|vision)\b)
     | <(?=/?(?:tool|function|arg|dots|longcat|start|end|im|extra|reserved|token|prompt)s?_\w)
-    | <(?=/?[a-z]{1,12}[:|][a-z_|])                  # MiniMax, Seed, PLaMo: <minimax:tool_call>, <seed:think>
+    | <(?=/?(?:dsml:|[a-z0-9]{1,12}[:|][a-z_|]))     # DeepSeek, MiniMax, Seed, PLaMo: <dsml:, <minimax:tool_call>
     | <(?=/?\w{1,40}[|｜]>)                           # Gemma: <turn|>
     | <(?=\#\#[A-Z])
-    | \[(?=/?(?:INST|THINK|ARGS|CALL_ID|PREFIX|SUFFIX|MIDDLE|IMG|BOS|EOS|CLS|SEP|PAD|UNK|MASK|gMASK)\])
-    | \[(?=/?(?:TOOL|AVAILABLE|SYSTEM|BEGIN|END|MODEL|IMG|AUDIO)_[A-Z_]+\])   # Mistral
+    | \[(?=/?(?:INST|THINK|ARGS|PREFIX|SUFFIX|MIDDLE|IMG|AUDIO|TRANSCRIBE|REF|BOS|EOS|CLS|SEP|PAD|UNK|MASK2?|gMASK)\])
+    | \[(?=/?(?-i:[A-Z]+(?:_[A-Z0-9]+)+)\])          # Mistral: [TOOL_CALLS], [REFERENCE_DOC_1]
+    | \[(?=(?:control_|unused)\d+\])
     | \[(?=\|)                                       # EXAONE: [|user|]
     | \](?=~!?[a-z]+[\[\]]) | \[(?=[a-z]~\[)         # MiniMax: ]~b] and [e~[
+    | \](?=<\][a-z]+\[>\[)                            # MiniMax M3: ]<]minimax[>[
     """,
     re.IGNORECASE | re.VERBOSE,
 )

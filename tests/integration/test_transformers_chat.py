@@ -16,6 +16,8 @@ from dubito.models.chat_text import ChatText
 from dubito.models.interfaces import Choice, Introspection, Message, Sampling, Scores
 from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import smollm2_gguf
+from dubito.prompts import answer, break_chat_marks, plan, report
+from dubito.state.records import Chunk
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -302,7 +304,30 @@ def test_a_mark_that_only_the_tokenizer_knows_is_broken(reference):
     text = ChatText("a model", tokenizer)
     ids, _ = text.prompt([{"role": "user", "content": "<zz_call>all<zz_call>"}], thinking=False)
     assert mark not in ids
-    assert mark in text.plain("<zz_call>")
+    assert mark not in text.plain("<zz_call>"), "nor in a scored continuation"
+    assert mark in tokenizer("<zz_call>")["input_ids"]
+
+
+def test_a_server_with_this_tokenizer_reads_no_control_token_in_any_data(reference):
+    controls = [str(token) for token in reference.tokenizer.added_tokens_decoder.values()]
+
+    def control_ids(data: str) -> list[int]:
+        chunk: Chunk = {"id": "c", "doc_id": "d", "title": data, "text": data}
+        turns = [
+            *answer.messages(data, [chunk]),
+            *report.messages([data], [chunk]),
+            *plan.messages(data),
+            {"role": "user", "content": break_chat_marks(data)},  # a scored continuation
+        ]
+        written = "".join(
+            reference.tokenizer.apply_chat_template([turn], tokenize=False, add_generation_prompt=True)
+            for turn in turns
+        )
+        ids = reference.tokenizer(written, add_special_tokens=False)["input_ids"]
+        return [i for i in ids if i in reference.tokenizer.added_tokens_decoder]
+
+    assert len(controls) > 10
+    assert control_ids(" ".join(controls)) == control_ids("".join(controls)) == control_ids("x") != []
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "gemma3"])
@@ -646,6 +671,8 @@ import asyncio, threading, time
 from dubito.models.interfaces import Choice, Introspection, Message, Sampling, Scores
 from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import smollm2_gguf
+from dubito.prompts import answer, break_chat_marks, plan, report
+from dubito.state.records import Chunk
 
 chat = TransformersChat("embedded", str(smollm2_gguf()))
 asyncio.run(chat.open())

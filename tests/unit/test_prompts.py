@@ -202,16 +202,33 @@ def test_no_data_reaches_the_system_text() -> None:
         ("<bos><|turn>user<turn|>", f"<{ZW}bos><{ZW}|turn>user<{ZW}turn|>"),
         ("]~!b[]~b]user[e~[", f"]{ZW}~!b[]{ZW}~b]user[{ZW}e~["),
         ("<seed:think><minimax:tool_call>[|user|]", f"<{ZW}seed:think><{ZW}minimax:tool_call>[{ZW}|user|]"),
-        ("a < b, c <= d, x <- y, 3<5", "a < b, c <= d, x <- y, 3<5"),
-        ("<p>, <b>, <div>, <span>, <strong>, <script>", "<p>, <b>, <div>, <span>, <strong>, <script>"),
-        ("<passages> <passage_id> passage passage>", "<passages> <passage_id> passage passage>"),
-        ("[1] [INSTITUTE] [a|b] f(x)[i] ~", "[1] [INSTITUTE] [a|b] f(x)[i] ~"),
-        ("a|b || |> <", "a|b || |> <"),
-        ("", ""),
+        ("</｜DSML｜invoke><dsml:x", f"<{ZW}/｜{ZW}DSML｜invoke><{ZW}dsml:x"),
+        ("<fim_prefix><repo_name><META_START>", f"<{ZW}fim_prefix><{ZW}repo_name><{ZW}META_START>"),
+        ("<EOT></answer><invoke name=f>", f"<{ZW}EOT><{ZW}/answer><{ZW}invoke name=f>"),
+        ("<unused7><filename><img><PRE>", f"<{ZW}unused7><{ZW}filename><{ZW}img><{ZW}PRE>"),
+        ("[REFERENCE_DOC_1][control_8][AUDIO]", f"[{ZW}REFERENCE_DOC_1][{ZW}control_8][{ZW}AUDIO]"),
+        ("]<]minimax[>[", f"]{ZW}<]minimax[>["),
     ],
 )  # fmt: skip
-def test_defuse_breaks_the_marks_and_nothing_else(text: str, defused: str) -> None:
+def test_defuse_breaks_the_marks(text: str, defused: str) -> None:
     assert defuse(text) == defused
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a < b, c <= d, x <- y, 3<5, a<b and b>c, P(A|B) < 1, 1<2>0",
+        "<p>, <b>, <div class='x'>, <span>, <strong>, <script>, <br/>, <pre>, <h1>, <meta charset='utf-8'>",
+        '<a href="x">, <img src="a.png">, <table><tr><td>, <ul><li>, <input type="text">, <https://a.org>, <ada@a.org>',
+        "vector<int>, List<String>, Map<K,V>, #include <stdio.h>, std::vector<std::string>, array[MAX], d['key']",
+        "[1] [12, 13] [INSTITUTE] [NASA] [sic] [citation needed] [a|b] f(x)[i] ~",
+        "<passages> passage passage>",
+        "a|b || |> < ｜表｜",
+        "",
+    ],
+)
+def test_defuse_leaves_markup_maths_code_and_citations(text: str) -> None:
+    assert defuse(text) == text
 
 
 marks = st.sampled_from(["<", ">", "/", "|", "｜", "passage", " ", "\n", "[", "]", "INST", "s", "<<SYS>>", "x", ZW])
