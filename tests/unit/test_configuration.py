@@ -10,22 +10,24 @@ from typing import Any
 import pytest
 import yaml
 from dubito.cli import app, bars
+from dubito.cli.ui import page_allow_list
 from dubito.config import config
 from dubito.errors import UserFault
 from dubito.evals.run_folder import read
-from dubito.graphs import reviewed, vanilla_rag
+from dubito.graphs import df_rag, vanilla_rag
 from dubito.graphs.registry import context_type, graph_named, graph_names
 from dubito.graphs.tool import as_tool
 from dubito.resources.allowlist import Forbidden, process_allow_list
 from dubito.server_url import key_for
 from dubito.settings import Settings, settings
 from dubito.state.context import all_contexts
-from dubito.state.df_rag import DFRagContext
+from dubito.state.df_rag import DFRagContext, DFRagState
 from dubito.state.seakr import SeaKRContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import QUESTION, chat, resources
 from dubito.tests.stub_server import Stub, serving
 from dubito.ui.form import form_of
+from langgraph.graph import START, StateGraph
 from typer.testing import CliRunner
 
 SERVER = "vllm:http://127.0.0.1:9/v1#m"
@@ -229,18 +231,23 @@ def test_what_the_operator_configures_is_allowed_for_its_graph_alone(monkeypatch
 
 async def test_what_is_configured_for_a_graph_is_allowed_in_its_subgraphs(monkeypatch):
     monkeypatch.setenv("DUBITO_ALLOW", "")
-    write(f"[dense_rag]\nllm = '{SERVER}'\nrefinement = 'off'\nadaptive = false")
-    graph: Any = reviewed.build("dense_rag", resources(chat())).compile()
-    assert (await graph.ainvoke(INPUT))["answer"]
+    write(f"[vanilla_rag]\nllm = '{SERVER}'\n[df_rag]\nevaluator = 'report'")
+    parent: Any = StateGraph(DFRagState, context_schema=VanillaRagContext)
+    parent.add_node("df_rag", df_rag.build(resources(chat())).compile())
+    parent.add_edge(START, "df_rag")
+    graph = parent.compile()
+    assert (await graph.ainvoke(INPUT, context={}))["answer"] == "the Lune"
     with pytest.raises(Forbidden):
         await graph.ainvoke(INPUT, context={"llm": f"{SERVER}2"})
 
 
 def test_the_page_begins_with_it():
     write(f"k = 7\nllm = '{SERVER}'")
-    inputs = {entry.name: entry for entry in form_of(graph_named("vanilla_rag"), process_allow_list()).common}
+    allowed = page_allow_list([], None, ["encoder=st:sentence-transformers/multi-qa-mpnet-base-cos-v1"])
+    inputs = {entry.name: entry for entry in form_of(graph_named("vanilla_rag"), allowed).common}
+    assert "preset" in inputs, "both may be chosen, and so may the preset's own model"
     assert (inputs["k"].value, inputs["llm"].value) == ("7", SERVER)
-    assert SERVER in dict(inputs["llm"].options)
+    assert {SERVER, "preset"} <= dict(inputs["llm"].options).keys()
 
 
 # --- keys, and the settings of the process ---
@@ -311,8 +318,9 @@ def questions(folder: Path) -> str:
 def test_a_run_is_described_in_a_file_and_repeated_from_its_folder(questions):
     with serving(Stub()) as stub:
         write(
-            f"llm = 'openai:{stub.url}#stub'\n[cot]\nmax_steps = 2\n"
-            f"[eval]\ndataset = ['{questions}']\nlimit = 2\nseed = 5\ncorpus = 'sample'\nat_once = 2\nout = 'one.run'\n"
+            f"llm = 'openai:{stub.url}#stub'\n[cot]\nmax_steps = 2\n[seper]\nsamples = 3\n"
+            f"[eval]\nmetric = ['seper-steps']\ndataset = ['{questions}']\nlimit = 2\nseed = 5\n"
+            "corpus = 'sample'\nat_once = 2\nout = 'one.run'\n"
             "[eval.systems]\nshort = {graph = 'cot', max_steps = 1}\nlong = {graph = 'cot'}\n",
             "plan.toml",
         )
@@ -334,6 +342,7 @@ def test_a_run_is_described_in_a_file_and_repeated_from_its_folder(questions):
     }
     described = [yaml.safe_load((run.folder / "run.yaml").read_text()) for run in (one, two)]
     assert described[0] == described[1]
+    assert (described[0]["eval"]["metric"], described[0]["seper"]["samples"]) == (["seper-steps"], 3)
     assert three.seed == 6, "what is typed has the last word"
     assert [system.context["max_steps"] for system in three.systems] == [3, 3]
 
