@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4, uuid5
+from uuid import UUID, uuid5
 
 import pytest
 from dubito.errors import UserFault
@@ -71,7 +71,7 @@ def test_the_token_opens_it(monkeypatch):
 
 # --- the settings of a request ---
 
-SAVED = str(uuid4())
+SAVED = str(UUID(int=8))
 NO_KK = "df_rag has no setting 'kk' (did you mean k?)"
 
 
@@ -146,7 +146,7 @@ def test_a_saved_assistants_run_is_checked_with_the_assistants_settings(server):
         b'{"assistant_id": ["df_rag"], "context": {"kk": 3}}',
         b'{"assistant_id": "another graph", "context": {"kk": 3}}',
         b'{"assistant_id": "df_rag", "context": "kk"}',
-        b'{"assistant_id": "%s", "context": {"kk": 3}}' % str(uuid4()).encode(),
+        b'{"assistant_id": "%s", "context": {"kk": 3}}' % str(UUID(int=7)).encode(),
     ],
 )
 def test_what_is_not_ours_to_check_reaches_the_server(body):
