@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from .. import evals
 from ..render.screen import help_lines
 from .exits import MEANINGS
-from .options import AsJson, Assignments, AtOnce, Chunker, Corpus, Encoder, K, Llm, Preset
+from .options import AsJson, Assignments, AtOnce, Chunker, Corpus, Encoder, K, Llm, Preset, Repair
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -48,6 +48,7 @@ def _common(
     ] = "f1:0.5",
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the file's first N questions.")] = None,
     at_once: AtOnce = 4,
+    repair: Repair = False,
     as_json: AsJson = False,
 ) -> None:
     """The options of every technique."""

@@ -13,7 +13,7 @@ from ..errors import UserFault, either
 from ..graphs.registry import graph_names
 from ..render.screen import help_lines
 from . import completion
-from .options import AnswerStandard, AsJson, AtOnce, BadRecord, Chunker, Encoder, K, Llm, Otlp, Preset
+from .options import AnswerStandard, AsJson, AtOnce, BadRecord, Chunker, Encoder, K, Llm, Otlp, Preset, Repair
 
 EXAMPLES = help_lines(
     "Examples",
@@ -74,6 +74,7 @@ def evaluate(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="With --resume: ask failed questions again.")
     ] = False,
+    repair: Repair = False,
     standard: AnswerStandard = "squad",
     at_once: AtOnce = 4,
     ray: Annotated[
@@ -103,7 +104,9 @@ def evaluate(
         from ..resources.telemetry import export_spans  # noqa: PLC0415
 
         export_spans(otlp)
-    options = evaluating.RunOptions(at_once, ray, workers, replica or [], retry_failed=retry_failed, as_json=as_json)
+    options = evaluating.RunOptions(
+        at_once, ray, workers, replica or [], retry_failed=retry_failed, repair=repair, as_json=as_json
+    )
     if resume is not None:
         if systems or dataset:
             raise UserFault("--resume goes on with a run as it was made: leave the systems and datasets out.")
@@ -111,6 +114,8 @@ def evaluate(
         return
     if retry_failed:
         raise UserFault("--retry-failed needs --resume DIR: name the run whose failed questions are asked again.")
+    if repair:
+        raise UserFault("--repair needs --resume DIR: name the run whose results are damaged.")
     evaluating.evaluate_anew(
         out.expanduser() if out else _free_folder(),
         systems or [],

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
+from ..json_files import content_of, open_file
 from .saved_folder import MANIFEST, FolderManifest, write_folder
 
 T = TypeVar("T")
@@ -32,7 +33,8 @@ def cache_folder(cache: Path, manifest: Derived) -> Path:
 
 def read_array(file: Path, dtype: str, shape: Sequence[int | None]) -> NDArray[Any]:
     """A memory-mapped array; `ValueError` unless it has this dtype and shape, where None is any length."""
-    array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    with open_file(file):  # NumPy would wait for a pipe
+        array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
     fits = len(array.shape) == len(shape) and all(
         due in {None, length} for due, length in zip(shape, array.shape, strict=True)
     )
@@ -46,7 +48,7 @@ def read_derived(cache: Path, manifest: Derived, read: Callable[[Path], T]) -> T
     folder = cache_folder(cache, manifest)
     unusable = UserFault(f"The {manifest.kind} {folder} is missing or damaged: delete that folder.")
     try:
-        if (folder / MANIFEST).read_bytes() == manifest.content():
+        if content_of(folder / MANIFEST) == manifest.content():
             return read(folder)
     except (OSError, ValueError, EOFError, LookupError, TypeError) as fault:
         raise unusable from fault

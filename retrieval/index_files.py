@@ -10,12 +10,16 @@ import faiss
 from pydantic import ValidationError
 
 from ..errors import UserFault
+from ..json_files import BrokenJson, content_of, open_file, parsed
 from ..state.records import Chunk
 from .corpus import shown
 from .saved_folder import MANIFEST, FolderManifest, write_folder
 
 KIND, FORMAT = "index", 1
 VECTORS, CHUNKS = "vectors.faiss", "chunks.jsonl"
+
+KEYS = ("id", "doc_id", "title", "text")
+"""The keys that every chunk has."""
 
 HOW_TO_BUILD = "build it again with `dubito index`, or in Python with `Index.build`"
 """The advice in a sentence about a folder that cannot be used."""
@@ -77,7 +81,7 @@ def read_index_manifest(folder: Path) -> Manifest:
     no_index = UserFault(f"{shown(folder)} is not an index: {HOW_TO_BUILD}.")
     damaged = UserFault(f"The index {shown(folder)} is damaged: delete that folder and {HOW_TO_BUILD}.")
     try:
-        content = json.loads((folder / MANIFEST).read_bytes())
+        content = parsed(content_of(folder / MANIFEST))
     except OSError as fault:
         raise no_index from fault
     except ValueError as fault:
@@ -97,12 +101,16 @@ def read_index_manifest(folder: Path) -> Manifest:
 
 def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
     """The chunks and the faiss.IndexFlatIP; `UserFault` if either does not agree with the manifest."""
+    damaged = UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.")
     try:
-        vectors = faiss.read_index(str(folder / VECTORS))
-        lines = (folder / CHUNKS).read_bytes()
-    except (OSError, RuntimeError) as fault:
-        raise UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.") from fault
+        with open_file(folder / VECTORS):  # FAISS would wait for a pipe
+            vectors = faiss.read_index(str(folder / VECTORS))
+        lines = content_of(folder / CHUNKS)
+    except (OSError, RuntimeError, MemoryError) as fault:
+        raise damaged from fault
     count = lines.count(b"\n")
+    if not isinstance(vectors, faiss.Index):  # FAISS reads a null index as None
+        raise damaged
     flat = isinstance(vectors, faiss.IndexFlat) and vectors.metric_type == faiss.METRIC_INNER_PRODUCT
     if not flat or vectors.d != manifest.dimension or not vectors.ntotal == count == manifest.chunks:
         raise UserFault(
@@ -114,4 +122,10 @@ def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
             f"{shown(folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its texts: "
             f"{HOW_TO_BUILD}."
         )
-    return cast("list[Chunk]", [json.loads(line) for line in lines.splitlines()]), vectors
+    try:
+        chunks = [parsed(line) for line in lines.splitlines()]
+    except BrokenJson as fault:
+        raise damaged from fault
+    if not all(isinstance(chunk, dict) and all(isinstance(chunk.get(key), str) for key in KEYS) for chunk in chunks):
+        raise damaged
+    return cast("list[Chunk]", chunks), vectors

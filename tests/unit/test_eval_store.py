@@ -71,7 +71,7 @@ def test_another_form_and_another_file_are_refused_and_left_alone(tmp_path: Path
         Store(path, new=True)
     assert path.read_bytes() == before
     (tmp_path / "text").write_text("no database " * 100)
-    with pytest.raises(UserFault, match="cannot be used"):
+    with pytest.raises(UserFault, match="is damaged"):
         Store(tmp_path / "text")
 
 
