@@ -303,9 +303,7 @@ class Store:
             return UserFault(f"The disk is full: make room and resume the run. '{self._path}' keeps what was finished.")
         if code in _CORRUPT:
             return UserFault(f"'{self._path}' is damaged ({fault}): keep its readable rows with {self._repair}.")
-        return UserFault(
-            f"'{self._path}' cannot be used ({fault}): check that it is whole and that its folder can be written."
-        )
+        return UserFault(f"'{self._path}' cannot be used ({fault}): check that its folder can be written and has room.")
 
 
 def repair(path: Path) -> Repaired | None:

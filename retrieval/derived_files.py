@@ -2,8 +2,10 @@
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +16,8 @@ from ..json_files import content_of, open_file
 from .saved_folder import MANIFEST, FolderManifest, write_folder
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Derived(FolderManifest):
@@ -68,5 +72,20 @@ async def get_or_build(
         folder = cache_folder(cache, manifest)
         is_damaged = await asyncio.to_thread(folder.exists)
         fill = await build()
+    try:
         await asyncio.to_thread(lambda: write_folder(folder, manifest, fill, replace=is_damaged))
         return await asyncio.to_thread(read_derived, cache, manifest, read)
+    except UserFault as fault:
+        logger.warning("%s Going on with files that are removed at the end.", fault)
+        return await asyncio.to_thread(_elsewhere, manifest, fill, read)
+
+
+def _elsewhere(manifest: Derived, fill: Callable[[Path], None], read: Callable[[Path], T]) -> T:
+    """What the files would hold, from a folder for temporary files. What is read keeps its memory maps."""
+    try:
+        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            fill(Path(folder))
+            return read(Path(folder))
+    except OSError as fault:
+        reason = fault.strerror or "the disk may be full"
+        raise UserFault(f"The {manifest.kind} cannot be written to {gettempdir()} either: {reason}.") from fault

@@ -66,7 +66,7 @@ def write_index(folder: Path, manifest: Manifest, chunks: Iterable[Chunk], vecto
     """
 
     def fill(target: Path) -> None:
-        faiss.write_index(vectors, str(target / VECTORS))
+        _write_vectors(vectors, target / VECTORS)
         with (target / CHUNKS).open("wb") as file:
             file.writelines(_line(chunk) for chunk in chunks)
 
@@ -74,6 +74,24 @@ def write_index(folder: Path, manifest: Manifest, chunks: Iterable[Chunk], vecto
     if not (is_free or is_index(folder)):
         raise UserFault(f"{shown(folder)} exists and is not an index: give a folder that is new or empty.")
     return write_folder(folder, manifest, fill, replace=replace)
+
+
+def _write_vectors(vectors: Any, path: Path) -> None:  # noqa: ANN401 - faiss has no types
+    """Write the vectors; `OSError` if the disk is full, which FAISS by itself tells in words of C++."""
+    faults: list[OSError] = []
+    with path.open("wb") as file:
+
+        def write(part: bytes) -> None:
+            try:
+                file.write(part)
+            except OSError as fault:
+                faults.append(fault)
+                raise
+
+        try:
+            faiss.write_index(vectors, faiss.PyCallbackIOWriter(write))
+        except RuntimeError as fault:
+            raise (faults or [OSError(0, "FAISS cannot write the vectors")])[0] from fault
 
 
 def read_index_manifest(folder: Path) -> Manifest:
