@@ -172,7 +172,9 @@ def _event(line: Mapping[str, Any], at: float) -> Event | None:
         return NodeStart(**place, input=line["input"], left_out=tuple(line.get("left_out", ())))
     if line["type"] == "llm_call":
         figures = {name: _number(line[name]) for name in ("prompt_tokens", "completion_tokens", "seconds")}
-        return ModelCall(**place, call={**line, **figures, "request": _object(line["request"]), "reply": _object(line["reply"])})
+        return ModelCall(
+            **place, call={**line, **figures, "request": _object(line["request"]), "reply": _object(line["reply"])}
+        )
     error = None if line["error"] is None else _object(line["error"])
     return NodeEnd(**place, seconds=_number(line["seconds"]), update=_object(line["update"]), error=error)
 

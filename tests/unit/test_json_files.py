@@ -174,7 +174,13 @@ def questions(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("prompt_tokens", "many"), ("seconds", "NaN"), ("seconds", 10**400), ("timestamp", "0001-01-01T00:00:00"), ("reply", 1)],
+    [
+        ("prompt_tokens", "many"),
+        ("seconds", "NaN"),
+        ("seconds", 10**400),
+        ("timestamp", "0001-01-01T00:00:00"),
+        ("reply", 1),
+    ],
 )
 def test_a_call_of_another_shape_in_a_trace_is_told_with_its_line(tmp_path: Path, key: str, value: object):
     path = tmp_path / "t.jsonl"
