@@ -89,7 +89,7 @@ def _write_vectors(vectors: Any, path: Path) -> None:  # noqa: ANN401 - faiss ha
                 raise
 
         try:
-            faiss.write_index(vectors, faiss.PyCallbackIOWriter(write))
+            faiss.write_index(vectors, faiss.PyCallbackIOWriter(write))  # type: ignore[attr-defined]
         except RuntimeError as fault:
             raise (faults or [OSError(0, "FAISS cannot write the vectors")])[0] from fault
 

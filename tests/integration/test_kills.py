@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ def without_seconds(output: str) -> Any:
     return json.loads(output, object_hook=lambda given: {key: given[key] for key in given if key != "seconds"})
 
 
-def whole_lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+def has_lines(path: Path, least: int) -> bool:
+    return path.exists() and path.read_bytes().count(b"\n") >= least
 
 
 def test_an_evaluation_that_was_killed_ten_times_is_that_of_an_unbroken_run(
@@ -145,9 +146,7 @@ def test_a_trace_that_was_killed_is_readable_to_its_last_whole_line(stub: Stub, 
     events = [json.loads(line)["type"] for line in whole.read_bytes().splitlines()]
     for kill in range(10):
         path, least = tmp_path / f"{kill}.jsonl", min(1 + kill % len(events), len(events) - 1)
-        killed(
-            [*command, path], lambda path=path, least=least: path.exists() and path.read_bytes().count(b"\n") >= least
-        )  # type: ignore[misc]
+        killed([*command, path], partial(has_lines, path, least))
         content = path.read_bytes()
         found = read(path)
         kept = [json.loads(line)["type"] for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
