@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from ..errors import UserFault
 from ..evals.run_folder import EvaluationTask
 from ..evals.runner import Ask, run_all, unfinished
-from ..evals.store import Outcome, Store
+from ..evals.store import Outcome, Store, repair
 from ..models.background import run_in_background
 from ..presenters.words import counted
 from ..render.sanitize import one_line, shortened
@@ -53,6 +55,19 @@ class Bar(ProgressBar):
         if self._failed:
             so_far.append(f"{self._failed} failed")
         self.show("questions", done, self._total, ", ".join(so_far))
+
+
+def open_store(path: Path, *, repairing: bool, repair_with: str = "") -> Store:
+    """Open the outcomes of a run to add to them. repairing: first keep only the rows that can be read."""
+    if repairing and (repaired := repair(path)):
+        sys.stderr.write(f"{repaired}\n")
+    store = Store(path, new=True, repair_with=repair_with)
+    try:
+        store.check()  # a damaged row is found before questions are asked, not when the report is made
+    except UserFault:
+        store.close()
+        raise
+    return store
 
 
 @contextmanager

@@ -13,7 +13,21 @@ from typer.core import TyperGroup
 from .. import evals
 from ..render.screen import help_lines
 from .exits import MEANINGS
-from .options import AsJson, Assignments, AtOnce, Chunker, ConfigFile, Corpus, Encoder, K, Llm, Preset, Prompts, Quiet
+from .options import (
+    AsJson,
+    Assignments,
+    AtOnce,
+    Chunker,
+    ConfigFile,
+    Corpus,
+    Encoder,
+    K,
+    Llm,
+    Preset,
+    Prompts,
+    Quiet,
+    Repair,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -51,6 +65,7 @@ def _common(
     at_once: AtOnce = 4,
     config_file: ConfigFile = None,
     quiet: Quiet = False,
+    repair: Repair = False,
     as_json: AsJson = False,
 ) -> None:
     """The options of every technique."""

@@ -34,7 +34,7 @@ from ..resources.resources import shared_resources
 from ..state.calibration import identity, is_calibration, settings_of
 from ..state.context import BaseContext
 from ..state.wrong_settings import sentence_of
-from .ask_many import ask_unfinished, progress, show_failures
+from .ask_many import ask_unfinished, open_store, progress, show_failures
 
 AnyCalibrator = Calibrator[Any, Any]
 
@@ -52,6 +52,7 @@ def run_calibration(
     limit: int | None,
     at_once: int,
     quiet: bool,
+    repair: bool,
     as_json: bool,
 ) -> None:
     """Calibrate a technique and show the result. options: settings of the context; own: the calibration's options."""
@@ -65,7 +66,7 @@ def run_calibration(
     gold_questions = load_dataset(questions).questions[:limit]
     target = (out or Path(f"{technique}.calibration.json")).expanduser()
     check_target(target)
-    with Store(outcomes_beside(target), new=True) as store:
+    with open_store(outcomes_beside(target), repairing=repair, repair_with="the same command and --repair") as store:
         asking = Asking(calibration, gold_questions, store, at_once, quiet=quiet, as_json=as_json)
         request = CalibrationRequest(
             gold_questions,

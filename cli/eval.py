@@ -28,6 +28,7 @@ from .options import (
     Preset,
     Prompts,
     Quiet,
+    Repair,
 )
 
 EXAMPLES = help_lines(
@@ -92,6 +93,7 @@ def evaluate(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="With --resume: ask failed questions again.")
     ] = False,
+    repair: Repair = False,
     standard: AnswerStandard = "squad",
     at_once: AtOnce = 4,
     ray: Annotated[
@@ -124,7 +126,7 @@ def evaluate(
 
         export_spans(otlp)
     options = evaluating.RunOptions(
-        at_once, ray, workers, replica or [], retry_failed=retry_failed, quiet=quiet, as_json=as_json
+        at_once, ray, workers, replica or [], retry_failed=retry_failed, repair=repair, quiet=quiet, as_json=as_json
     )
     if resume is not None:
         sources = [context.get_parameter_source(name) for name in ("systems", "dataset")]
@@ -134,6 +136,8 @@ def evaluate(
         return
     if retry_failed:
         raise UserFault("--retry-failed needs --resume DIR: name the run whose failed questions are asked again.")
+    if repair:
+        raise UserFault("--repair needs --resume DIR: name the run whose results are damaged.")
     evaluating.evaluate_anew(
         out.expanduser() if out else _free_folder(),
         systems or config().tables.get("eval", {}).get("systems", {}),

@@ -34,7 +34,7 @@ from ..resources.opening import check_corpus
 from ..resources.resources import Resources
 from ..state.context import as_typed
 from ..state.seper import SePerContext
-from .ask_many import Bar, ask_unfinished, progress, show_failures
+from .ask_many import Bar, ask_unfinished, open_store, progress, show_failures
 from .reporting import show_written
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class RunOptions:
     replicas: Sequence[str]
     retry_failed: bool
     quiet: bool
+    repair: bool
     as_json: bool
 
 
@@ -228,7 +229,7 @@ def _context(
 
 def _carry_out(run: EvaluationRun, options: RunOptions) -> None:
     screen = console()
-    with run_folder.exclusive_lock(run.folder), Store(run.results, new=True) as store:
+    with run_folder.exclusive_lock(run.folder), open_store(run.results, repairing=options.repair) as store:
         with contextlib.redirect_stdout(sys.stderr) if options.as_json else contextlib.nullcontext():
             _ask_and_measure(run, store, screen, options)
         outcomes = list(store.outcomes())
@@ -247,7 +248,7 @@ def _carry_out(run: EvaluationRun, options: RunOptions) -> None:
 
 def _ask_and_measure(run: EvaluationRun, store: Store, screen: Console, options: RunOptions) -> None:
     tasks = run.tasks() if not options.replicas else spread(run.tasks(), options.replicas)
-    resources = resources_with_memory(CallMemory(run.calls) if run.about["memory"] else None, run.seed)
+    resources = resources_with_memory(CallMemory(run.calls) if run.about.get("memory", True) else None, run.seed)
     with progress(
         screen,
         tasks,
@@ -260,14 +261,14 @@ def _ask_and_measure(run: EvaluationRun, store: Store, screen: Console, options:
         if unfinished(tasks, store, retry_failed=options.retry_failed):
             with _asker(run, bar, resources, options) as ask:
                 ask_unfinished(tasks, ask, store, bar, at_once=options.at_once, retry_failed=options.retry_failed)
-        for metric in run.about["metrics"]:
+        for metric in run.about.get("metrics", []):
             _measure(metric, run, store, bar, resources, at_once=options.at_once)
 
 
 @contextlib.contextmanager
 def _asker(run: EvaluationRun, bar: Bar, resources: Resources, options: RunOptions) -> Iterator[Ask]:
     """Asks in this process, or on the workers of a cluster."""
-    traces, memory = bool(run.about["traces"]), bool(run.about["memory"])
+    traces, memory = run.about.get("traces", True), run.about.get("memory", True)
     if options.ray is None:
         yield Asker(resources, traces=traces, on_progress=bar.prepare)
         return

@@ -102,6 +102,12 @@ BadRecord = Annotated[
 Otlp = Annotated[
     str | None, typer.Option(metavar="URL", help="Send spans to an OpenTelemetry collector, such as Phoenix.")
 ]
+Repair = Annotated[
+    bool,
+    typer.Option(
+        "--repair", help="Keep the readable outcomes of a damaged file, move the file aside, and ask the others again."
+    ),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of dubito eval.")]
 AnswerStandard = Annotated[
     Literal["squad", "longbench"], typer.Option(help="How F1 counts answers that normalising leaves empty.")

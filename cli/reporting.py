@@ -21,7 +21,7 @@ from ..presenters.words import counted, megabytes
 from ..render.sanitize import one_line
 from ..render.screen import console, print_json, working
 from ..render.terminal import show_blocks
-from ..traces.files import writing
+from ..traces.files import write_file
 from ..traces.writer import BEGINNING
 
 SHOWN = ("f1", "exact_match", "accuracy", "recall@5", "delta_seper")
@@ -116,8 +116,7 @@ def save_trace(folder: Path, system: str, question: str, path: Path, *, as_json:
             "with --no-traces."
         )
     path = path.expanduser()
-    with writing(path, "trace", BEGINNING):
-        path.write_bytes(trace)
+    write_file(path, trace, "trace", BEGINNING)
     if as_json:
         print_json({"trace": str(path), "bytes": len(trace)})
         return

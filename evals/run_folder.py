@@ -7,15 +7,20 @@ import sqlite3
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from shutil import rmtree
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from .. import __version__
 from ..errors import UserFault
+from ..json_files import BrokenJson, content_of, parsed
 from ..server_url import checked_url
+from .answers import Standard
 from .datasets import Dataset, pooled, sample, write_corpus
 from .questions import GoldQuestion
 
@@ -29,6 +34,9 @@ MANIFEST, QUESTIONS, RESULTS, CALLS, CORPORA = (
     "calls.sqlite",
     "corpora",
 )
+
+UNFINISHED = "run.json.partial"
+"""The manifest of a folder whose other files are still being written."""
 
 POOLED, OWN = "pooled", "own"
 """Corpora made from a dataset: the paragraphs of all its questions together, or each question's own paragraphs."""
@@ -56,6 +64,34 @@ class RunQuestion(GoldQuestion):
 
     dataset: str
     corpus: str
+
+
+class _DatasetEntry(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    of: int | None = None
+    left_out: list[str] = []
+
+
+class _Entries(BaseModel):
+    """The entries of run.json that are read again, beside the systems."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    seed: int = Field(ge=0)
+    corpus: str | None = None
+    datasets: list[_DatasetEntry] = []
+    command: str | None = None
+    metrics: list[str] = []
+    traces: bool = True
+    memory: bool = True
+    standard: Standard = "squad"
+
+
+_SYSTEMS: TypeAdapter[tuple[System, ...]] = TypeAdapter(Annotated[tuple[System, ...], Field(min_length=1)])
+_QUESTION = TypeAdapter(RunQuestion)
 
 
 @dataclass(frozen=True)
@@ -161,10 +197,10 @@ def begin(
 
     corpus: `POOLED`, `OWN`, or None if each system uses its own corpus; ignored if no system retrieves anything;
     limit: number of questions drawn from each dataset with the seed; more: other entries for run.json.
-    Raises `UserFault` for a folder that is not empty, for equal labels, and for questions that have no paragraphs to
-    make a corpus from.
+    The folder may hold a run that was never begun to the end. Raises `UserFault` for a folder that holds anything
+    else, for equal labels, and for questions that have no paragraphs to make a corpus from.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not _is_free(folder):
         raise UserFault(f"'{folder}' exists already: resume the run in it, or choose another folder.")
     _check_labels(systems)
     if not any("corpus" in system.context for system in systems):
@@ -195,8 +231,12 @@ def begin(
         ],
         **more,
     }
+    manifest = {**about, "systems": [asdict(system) for system in systems]}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # written first and renamed last: a folder with a run.json is complete, and one without it can be begun anew
+        (folder / UNFINISHED).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        rmtree(folder / CORPORA, ignore_errors=True)
         run_questions = [
             question
             for name, questions in zip(names, drawn, strict=True)
@@ -204,52 +244,98 @@ def begin(
         ]
         lines = "".join(json.dumps(asdict(question)) + "\n" for question in run_questions)
         (folder / QUESTIONS).write_text(lines, encoding="utf-8")
-        # written last: a folder with a run.json is complete
-        manifest = {**about, "systems": [asdict(system) for system in systems]}
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        (folder / UNFINISHED).replace(folder / MANIFEST)
     except OSError as fault:
         raise UserFault(f"'{folder}' cannot be written ({fault.strerror}): choose another folder.") from fault
     return EvaluationRun(folder, tuple(systems), tuple(run_questions), about)
 
 
 def read(folder: Path) -> EvaluationRun:
-    """Read the run in a folder; `UserFault` if the folder has no run, or a run of another version."""
+    """Read the run in a folder; `UserFault` if the folder has no run, a run of another version, or damaged files."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        version = manifest.pop("version")
-        if version != VERSION:
+        manifest = parsed(content_of(folder / MANIFEST))
+        if not isinstance(manifest, dict):
+            raise _damaged(folder / MANIFEST, "it is not a JSON object")
+        if (version := manifest.get("version")) != VERSION:
             raise UserFault(
                 f"'{folder}' is a run of version {version}, and this dubito reads version {VERSION}: use dubito "
                 f"{manifest.get('dubito', '(another version)')}, or evaluate again."
             )
-        systems = tuple(System(**system) for system in manifest.pop("systems"))
-        lines = (folder / QUESTIONS).read_text(encoding="utf-8").splitlines()
-        questions = tuple(_run_question(json.loads(line)) for line in lines)
+        systems = _SYSTEMS.validate_python(manifest.pop("systems", None))
+        _check_labels(systems)
+        _Entries.model_validate(manifest)
     except FileNotFoundError as fault:
+        if (folder / UNFINISHED).exists():
+            raise UserFault(
+                f"The run in '{folder}' ended before its first question: repeat the command that began it."
+            ) from fault
         raise UserFault(f"There is no run in '{folder}': give the folder of an evaluation.") from fault
     except OSError as fault:
-        raise UserFault(f"'{folder}' cannot be read: {fault.strerror}.") from fault
-    except (KeyError, TypeError, ValueError) as fault:
-        if isinstance(fault, UserFault):
-            raise
-        raise UserFault(f"'{folder}/{MANIFEST}' does not describe a run: was it edited? Evaluate again.") from fault
-    return EvaluationRun(folder, systems, questions, {**manifest, "version": version})
+        raise UserFault(f"'{folder / MANIFEST}' cannot be read: {fault.strerror}.") from fault
+    except (BrokenJson, ValidationError) as fault:
+        raise _damaged(folder / MANIFEST, fault) from fault
+    return EvaluationRun(folder, systems, _questions_in(folder), manifest)
+
+
+def _questions_in(folder: Path) -> tuple[RunQuestion, ...]:
+    path, number = folder / QUESTIONS, 0
+    questions: dict[str, RunQuestion] = {}
+    try:
+        for number, line in enumerate(content_of(path).splitlines(), 1):
+            question = _QUESTION.validate_python(parsed(line))
+            if questions.setdefault(question.id, question) is not question:
+                raise _damaged(path, BrokenJson("it repeats an id"), number)
+            question.id.encode()
+    except OSError as fault:
+        raise UserFault(f"'{path}' cannot be read: {fault.strerror}.") from fault
+    except (BrokenJson, ValidationError, UnicodeEncodeError) as fault:
+        raise _damaged(path, fault, number) from fault
+    if not questions:
+        raise _damaged(path, "it is empty")
+    return tuple(questions.values())
+
+
+def _damaged(path: Path, fault: Exception | str, line: int | None = None) -> UserFault:
+    """The sentence about a file of the run that is not as it was written."""
+    reason = str(fault)
+    if isinstance(fault, ValidationError):
+        first = fault.errors(include_url=False, include_input=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        reason = f"{name}: {first['msg'][:1].lower()}{first['msg'][1:]}" if name else first["msg"]
+    place = "" if line is None else f"line {line}, "
+    return UserFault(
+        f"'{path}' does not describe a run ({place}{reason}): was it edited? Correct it, or evaluate again in another "
+        "folder."
+    )
+
+
+def _is_free(folder: Path) -> bool:
+    """May a run be begun in the folder? It does not exist, is empty, or holds only a run without its run.json."""
+    if not folder.exists():
+        return True
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
+    return not names or (UNFINISHED in names and names <= {UNFINISHED, QUESTIONS, CORPORA})
 
 
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Lock the run against other processes; `UserFault` if another process has the lock."""
     # SQLite releases its lock when the process ends, in whatever way, on every operating system
-    lock = sqlite3.connect(folder / "lock.sqlite", timeout=0, isolation_level=None)
-    try:
-        lock.execute("BEGIN EXCLUSIVE")
+    path = folder / "lock.sqlite"
+    with ExitStack() as stack:
+        try:
+            lock = stack.enter_context(closing(sqlite3.connect(path, timeout=0, isolation_level=None)))
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as fault:
+            if getattr(fault, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                raise UserFault(
+                    f"Another process evaluates in '{folder}' ({fault}): wait until it ends, or choose another folder."
+                ) from fault
+            raise UserFault(
+                f"'{path}' cannot be used ({fault}): remove it, for it holds no results, and check that its folder can "
+                "be written."
+            ) from fault
         yield
-    except sqlite3.OperationalError as fault:
-        raise UserFault(
-            f"Another process evaluates in '{folder}' ({fault}): wait until it ends, or choose another folder."
-        ) from fault
-    finally:
-        lock.close()
 
 
 def _with_corpora(
@@ -268,11 +354,6 @@ def _with_corpora(
         own: dict[str, Any] = {field.name: getattr(question, field.name) for field in fields(question)}
         own |= {"id": f"{dataset}/{question.id}", "documents": ()}
         yield RunQuestion(**own, dataset=dataset, corpus=path)
-
-
-def _run_question(entry: Mapping[str, Any]) -> RunQuestion:
-    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-    return RunQuestion(**given)
 
 
 def _check_labels(systems: Sequence[System]) -> None:

@@ -9,7 +9,7 @@ from ..presenters.presenter import RetrievalStep, retrieval_steps
 from ..resources.resources import Resources
 from ..state.records import Chunk
 from ..state.seper import SePerContext
-from ..traces.recording import Recording
+from ..traces.recording import Recording, presenting
 from .compression import compressed, informed
 from .seper import Piece, SePerResult, measure_pieces, with_retries
 
@@ -53,7 +53,8 @@ async def score_steps(
     with this share of its sentences, above 0 to 1. All evidence is measured in one batch; see `measure_pieces`.
     Raises `UserFault` for a run without retrieval steps, and as `measure_pieces` and `retrieval_steps` do.
     """
-    steps = retrieval_steps(recording)
+    with presenting(recording.path):
+        steps = retrieval_steps(recording)
     if not steps:
         raise UserFault(f"The run of {recording.graph} in '{recording.path}' looked nothing up: there is no step.")
     shorter = [None] * len(steps) if compress is None else await _compressed(steps, compress, context, resources)

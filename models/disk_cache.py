@@ -55,7 +55,8 @@ class DiskCache:
         """The values of those keys that the cache holds."""
 
         def select(database: sqlite3.Connection) -> dict[bytes, bytes]:
-            statement = "SELECT value FROM entries WHERE owner = ? AND key = ?"
+            # a value that another program has written may be of another type
+            statement = "SELECT value FROM entries WHERE owner = ? AND key = ? AND typeof(value) = 'blob'"
             rows = ((key, database.execute(statement, (owner, key)).fetchone()) for key in keys)
             return {key: row[0] for key, row in rows if row is not None}
 
@@ -68,7 +69,7 @@ class DiskCache:
 
     def forget(self, owner: bytes, why: str) -> None:
         """Delete all values of an owner, with a warning that says why."""
-        self._warn(why)
+        self.warn(why)
         self._change(lambda database: database.execute("DELETE FROM entries WHERE owner = ?", (owner,)))
         # if the deletion failed, the old values must not be read again
         self._readable = self._readable and self._writable
@@ -99,7 +100,7 @@ class DiskCache:
                 # a full or read-only disk can still be read from
                 self._writable = False
                 self._readable = self._readable and writing
-            self._warn(f"cannot be {'written' if writing else 'used'} ({error}); going on without it")
+            self.warn(f"cannot be {'written' if writing else 'used'} ({error}); going on without it")
             return otherwise
 
     def _reset(self) -> None:
@@ -136,7 +137,8 @@ class DiskCache:
         message = "The %s %s is corrupt (%s); it is now %s, and a new one is begun."
         logger.warning(message, self._name, self._path, error, aside.name)
 
-    def _warn(self, problem: str) -> None:
+    def warn(self, problem: str) -> None:
+        """Log a warning about the file, the first of this cache."""
         if not self._warned:
             self._warned = True
             logger.warning("The %s %s %s.", self._name, self._path, problem)

@@ -54,10 +54,14 @@ class CachedEncoder:
         return await asyncio.to_thread(_stacked, [vectors[key] for key in keys])
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The cached vectors and their length; vectors of another length are left out."""
+        """The cached vectors and their length; vectors of another length or that are not finite are left out."""
         entries = self._cache.read(self._owner, [LENGTH, *dict.fromkeys(keys)])
         length = entries.get(LENGTH)
-        return {key: value for key, value in entries.items() if key == LENGTH or b"%d" % len(value) == length}
+        return {
+            key: value
+            for key, value in entries.items()
+            if key == LENGTH or (b"%d" % len(value) == length and np.isfinite(np.frombuffer(value, "<f4")).all())
+        }
 
     async def _embed_missing(self, vectors: dict[bytes, bytes], texts: dict[bytes, str], query: bool) -> None:
         """Add the vectors of all other texts to `vectors` and to the cache."""

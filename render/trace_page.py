@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..presenters.presenter import figures_of, presenter_of
 from ..presenters.words import duration
-from ..traces.files import writing
+from ..traces.files import write_file
 from ..traces.recording import Recording
 from .cards import cards
 from .facts import answer_of, cost_of, evidence_of, refuses_unshowable, settings_of, state_of, warnings_of
@@ -20,9 +20,7 @@ def write(recording: Recording, path: Path) -> int:
 
     Raises `UserFault` for a path that cannot be written, or that holds something other than a page.
     """
-    page = render(recording)
-    with writing(path, "page", BEGINNING):
-        return path.write_bytes(page)
+    return write_file(path, render(recording), "page", BEGINNING)
 
 
 @refuses_unshowable

@@ -7,15 +7,16 @@ continues with the replies it already has.
 import asyncio
 import hashlib
 import json
+import math
 import time
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -24,6 +25,11 @@ from ..models.disk_cache import DiskCache
 from ..models.interfaces import ChatModel, Choice, Introspection, Reply, Scores
 from ..models.wrapped_chat import Result, WrappedChat
 from ..state.calibration import identity
+
+T = TypeVar("T")
+
+LONGEST_REPLY = 2**29
+"""Bytes of a reply that are unpacked."""
 
 _OWNER = b"calls, format 2"
 
@@ -35,13 +41,22 @@ class CallMemory:
         """path: made at the first write; a file that cannot be used is ignored with one warning."""
         self._cache = DiskCache(path, "memory of model calls")
 
-    def read(self, request: bytes) -> tuple[float, dict[str, Any]] | None:
-        """The seconds that a request took, and its reply."""
+    def read(self, request: bytes, unpack: Callable[[Any], T]) -> tuple[float, T] | None:
+        """The seconds that a request took, and its reply. unpack: makes the reply from its JSON.
+
+        An entry that cannot be read is ignored with one warning.
+        """
         packed = self._cache.read(_OWNER, [request]).get(request)
         if packed is None:
             return None
-        seconds, reply = json.loads(zlib.decompress(packed))
-        return seconds, reply
+        faults = (zlib.error, ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
+        with suppress(*faults):
+            content = zlib.decompressobj().decompress(packed, LONGEST_REPLY)
+            seconds, reply = json.loads(content)  # with infinities: log-probabilities have them
+            if 0 <= seconds < math.inf:
+                return float(seconds), unpack(reply)
+        self._cache.warn("holds calls that cannot be read; they are made again")
+        return None
 
     def write(self, request: bytes, seconds: float, reply: Mapping[str, Any]) -> None:
         """Keep a reply."""
@@ -93,12 +108,12 @@ class RememberingChat(WrappedChat):
 
     async def _call(self, verb: str, request: dict[str, Any], ask: Callable[[int | None], Awaitable[Result]]) -> Result:
         key = self._key(verb, request)
-        cached = await asyncio.to_thread(self._memory.read, key)
+        cached = await asyncio.to_thread(self._memory.read, key, _UNPACK[verb])
         if cached is not None:
             if (counted := _counted.get()) is not None:
                 counted.calls += 1
                 counted.seconds += cached[0]
-            result: Result = _UNPACK[verb](cached[1])
+            result: Result = cached[1]
             return result
         seed = request.get("seed")
         if seed is None and request.get("temperature"):

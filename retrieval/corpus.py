@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import UserFault
+from ..json_files import content_of, not_utf8
 from .formats import prose, read_format
 from .loaders import kind_of, load
 from .passages import Finding, Passage, Problem
@@ -111,7 +112,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _in_file(path: Path, *, in_folder: bool = False) -> Iterable[Finding]:
     try:
-        content = path.read_bytes()
+        content = content_of(path)
     except OSError as fault:
         return [Problem("", f"it cannot be opened ({fault.strerror})")]
     kind = kind_of(content)
@@ -119,14 +120,11 @@ def _in_file(path: Path, *, in_folder: bool = False) -> Iterable[Finding]:
         return load(path, kind)
     if unreadable := _why_not_text(content):
         return [Problem("", unreadable)]
-    read = prose if in_folder else read_format
-    try:
-        return read(content.decode("utf-8-sig"), path)
-    except UnicodeDecodeError as fault:
-        # invalid bytes spoil only their own records: `_checked` finds them there
-        reason = f"byte {fault.start} (0x{content[fault.start]:02X}) is not UTF-8: save the file as UTF-8"
-        problem = Problem(f"line {content.count(10, 0, fault.start) + 1}", reason)
-        return chain([problem], read(content.decode("utf-8-sig", errors="surrogateescape"), path))
+    # invalid bytes spoil only their own records: `_checked` finds them there
+    text = content.decode("utf-8-sig", errors="surrogateescape")
+    found = prose(text, path) if in_folder else read_format(text, path)
+    invalid = not_utf8(text)
+    return chain([Problem(f"line {invalid.line}", str(invalid))], found) if invalid else found
 
 
 def _why_not_text(content: bytes) -> str | None:

@@ -2,17 +2,22 @@
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
+from ..json_files import content_of, open_file
 from .saved_folder import MANIFEST, FolderManifest, write_folder
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Derived(FolderManifest):
@@ -32,7 +37,8 @@ def cache_folder(cache: Path, manifest: Derived) -> Path:
 
 def read_array(file: Path, dtype: str, shape: Sequence[int | None]) -> NDArray[Any]:
     """A memory-mapped array; `ValueError` unless it has this dtype and shape, where None is any length."""
-    array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    with open_file(file):  # NumPy would wait for a pipe
+        array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
     fits = len(array.shape) == len(shape) and all(
         due in {None, length} for due, length in zip(shape, array.shape, strict=True)
     )
@@ -46,7 +52,7 @@ def read_derived(cache: Path, manifest: Derived, read: Callable[[Path], T]) -> T
     folder = cache_folder(cache, manifest)
     unusable = UserFault(f"The {manifest.kind} {folder} is missing or damaged: delete that folder.")
     try:
-        if (folder / MANIFEST).read_bytes() == manifest.content():
+        if content_of(folder / MANIFEST) == manifest.content():
             return read(folder)
     except (OSError, ValueError, EOFError, LookupError, TypeError) as fault:
         raise unusable from fault
@@ -66,5 +72,20 @@ async def get_or_build(
         folder = cache_folder(cache, manifest)
         is_damaged = await asyncio.to_thread(folder.exists)
         fill = await build()
+    try:
         await asyncio.to_thread(lambda: write_folder(folder, manifest, fill, replace=is_damaged))
         return await asyncio.to_thread(read_derived, cache, manifest, read)
+    except UserFault as fault:
+        logger.warning("%s Going on with files that are removed at the end.", fault)
+        return await asyncio.to_thread(_elsewhere, manifest, fill, read)
+
+
+def _elsewhere(manifest: Derived, fill: Callable[[Path], None], read: Callable[[Path], T]) -> T:
+    """What the files would hold, from a folder for temporary files. What is read keeps its memory maps."""
+    try:
+        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            fill(Path(folder))
+            return read(Path(folder))
+    except OSError as fault:
+        reason = fault.strerror or "the disk may be full"
+        raise UserFault(f"The {manifest.kind} cannot be written to {gettempdir()} either: {reason}.") from fault

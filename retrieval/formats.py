@@ -2,12 +2,11 @@
 
 import csv
 import io
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 
-from .json_records import BrokenJson, line_of, list_records, why_broken
+from ..json_files import BrokenJson, JsonRecord, json_lines, list_records
 from .passages import TEXT_NAMES, Finding, Passage, Problem, passages_of
 
 LONGEST_FIELD = 2**31 - 1
@@ -16,14 +15,14 @@ LONGEST_FIELD = 2**31 - 1
 
 def read_format(text: str, path: PurePath) -> Iterator[Finding]:
     """All passages and problems of a file, in order. The file name decides only if the content is ambiguous."""
-    ending = path.suffix.lower()
+    ending, start = path.suffix.lower(), text.lstrip()[:1]
     if ending in {".md", ".markdown"}:
         return prose(text, path)
-    if ending == ".json" or re.match(r"\s*\[\s*[{\]]", text):
-        lines = text.lstrip()[:1] == "{"
-        return _object_or_lines(text) if lines else _array(text)
-    if ending in {".jsonl", ".ndjson"} or text.lstrip()[:1] == "{":
-        return _object_or_lines(text)
+    if ending == ".json" and start not in {"[", "{"}:
+        return iter([Problem("line 1", "the file is not a JSON list of records")])
+    if ending in {".json", ".jsonl", ".ndjson"} or start == "{" or re.match(r"\s*\[\s*[{\]]", text):
+        lines = (f"{line}\n" for line in text.split("\n"))
+        return _passages(list_records(text) if start == "[" else json_lines(lines))
     delimiter = _delimiter(text, by_name=ending in {".csv", ".tsv"})
     return prose(text, path) if delimiter is None else _table(text, delimiter)
 
@@ -47,39 +46,12 @@ def _first_heading(text: str) -> str | None:
     return None
 
 
-def _array(text: str) -> Iterator[Finding]:
-    if not text.lstrip().startswith("["):
-        yield Problem("line 1", "the file is not a JSON list of records")
-        return
-    for _, line, record in list_records(text):
+def _passages(records: Iterable[JsonRecord]) -> Iterator[Finding]:
+    for _, line, record in records:
         if isinstance(record, BrokenJson):
-            yield Problem(f"line {line}", record.reason)
+            yield Problem(f"line {line}", str(record))
         else:
             yield from passages_of(record, f"line {line}")
-
-
-def _object_or_lines(text: str) -> Iterator[Finding]:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as fault:
-        if text.strip().split("\n", 1)[0].strip() != "{":
-            yield from _lines(text)
-        else:  # one object over many lines
-            yield Problem(f"line {line_of(fault, 1)}", f"the JSON is broken ({why_broken(fault)})")
-    else:
-        yield from passages_of(record, "line 1")
-
-
-def _lines(text: str) -> Iterator[Finding]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as fault:
-            yield Problem(f"line {number}", f"the JSON is broken ({why_broken(fault)})")
-        else:
-            yield from passages_of(record, f"line {number}")
 
 
 def _delimiter(text: str, *, by_name: bool) -> str | None:

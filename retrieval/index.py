@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -29,6 +30,8 @@ from .index_files import (
 )
 from .pool import Pool, at_least_one
 from .rechunk import documents_of
+
+logger = logging.getLogger(__name__)
 
 BATCH = 256
 """Chunks embedded between two reports of progress; only their texts and vectors are in memory twice."""
@@ -238,9 +241,12 @@ async def _once(
         return await Index.load(folder, encoder)
     except UserFault:
         index = await build()
+    try:
         if not await index.save(folder, replace=damaged):  # another process has saved it first
             index = await Index.load(folder, encoder)
-        return index
+    except UserFault as fault:
+        logger.warning("%s Going on without saving it.", fault)
+    return index
 
 
 def _path(path: str | Path) -> Path:

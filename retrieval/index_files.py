@@ -10,12 +10,16 @@ import faiss
 from pydantic import ValidationError
 
 from ..errors import UserFault
+from ..json_files import BrokenJson, content_of, open_file, parsed
 from ..state.records import Chunk
 from .corpus import shown
 from .saved_folder import MANIFEST, FolderManifest, write_folder
 
 KIND, FORMAT = "index", 1
 VECTORS, CHUNKS = "vectors.faiss", "chunks.jsonl"
+
+KEYS = ("id", "doc_id", "title", "text")
+"""The keys that every chunk has."""
 
 HOW_TO_BUILD = "build it again with `dubito index`, or in Python with `Index.build`"
 """The advice in a sentence about a folder that cannot be used."""
@@ -62,7 +66,7 @@ def write_index(folder: Path, manifest: Manifest, chunks: Iterable[Chunk], vecto
     """
 
     def fill(target: Path) -> None:
-        faiss.write_index(vectors, str(target / VECTORS))
+        _write_vectors(vectors, target / VECTORS)
         with (target / CHUNKS).open("wb") as file:
             file.writelines(_line(chunk) for chunk in chunks)
 
@@ -72,12 +76,30 @@ def write_index(folder: Path, manifest: Manifest, chunks: Iterable[Chunk], vecto
     return write_folder(folder, manifest, fill, replace=replace)
 
 
+def _write_vectors(vectors: Any, path: Path) -> None:  # noqa: ANN401 - faiss has no types
+    """Write the vectors; `OSError` if the disk is full, which FAISS by itself tells in words of C++."""
+    faults: list[OSError] = []
+    with path.open("wb") as file:
+
+        def write(part: bytes) -> None:
+            try:
+                file.write(part)
+            except OSError as fault:
+                faults.append(fault)
+                raise
+
+        try:
+            faiss.write_index(vectors, faiss.PyCallbackIOWriter(write))  # type: ignore[attr-defined]
+        except RuntimeError as fault:
+            raise (faults or [OSError(0, "FAISS cannot write the vectors")])[0] from fault
+
+
 def read_index_manifest(folder: Path) -> Manifest:
     """The manifest of an index of this format; `UserFault` for every other folder."""
     no_index = UserFault(f"{shown(folder)} is not an index: {HOW_TO_BUILD}.")
     damaged = UserFault(f"The index {shown(folder)} is damaged: delete that folder and {HOW_TO_BUILD}.")
     try:
-        content = json.loads((folder / MANIFEST).read_bytes())
+        content = parsed(content_of(folder / MANIFEST))
     except OSError as fault:
         raise no_index from fault
     except ValueError as fault:
@@ -97,12 +119,16 @@ def read_index_manifest(folder: Path) -> Manifest:
 
 def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
     """The chunks and the faiss.IndexFlatIP; `UserFault` if either does not agree with the manifest."""
+    damaged = UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.")
     try:
-        vectors = faiss.read_index(str(folder / VECTORS))
-        lines = (folder / CHUNKS).read_bytes()
-    except (OSError, RuntimeError) as fault:
-        raise UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.") from fault
+        with open_file(folder / VECTORS):  # FAISS would wait for a pipe
+            vectors = faiss.read_index(str(folder / VECTORS))
+        lines = content_of(folder / CHUNKS)
+    except (OSError, RuntimeError, MemoryError) as fault:
+        raise damaged from fault
     count = lines.count(b"\n")
+    if not isinstance(vectors, faiss.Index):  # FAISS reads a null index as None
+        raise damaged
     flat = isinstance(vectors, faiss.IndexFlat) and vectors.metric_type == faiss.METRIC_INNER_PRODUCT
     if not flat or vectors.d != manifest.dimension or not vectors.ntotal == count == manifest.chunks:
         raise UserFault(
@@ -114,4 +140,10 @@ def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
             f"{shown(folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its texts: "
             f"{HOW_TO_BUILD}."
         )
-    return cast("list[Chunk]", [json.loads(line) for line in lines.splitlines()]), vectors
+    try:
+        chunks = [parsed(line) for line in lines.splitlines()]
+    except BrokenJson as fault:
+        raise damaged from fault
+    if not all(isinstance(chunk, dict) and all(isinstance(chunk.get(key), str) for key in KEYS) for chunk in chunks):
+        raise damaged
+    return cast("list[Chunk]", chunks), vectors

@@ -42,8 +42,8 @@ def write_folder(folder: Path, manifest: FolderManifest, fill: Callable[[Path], 
         fill(partial)
         (partial / MANIFEST).write_bytes(manifest.content())
         return _put_in_place(partial, target, replace=replace)
-    except (OSError, RuntimeError) as fault:  # faiss raises RuntimeError
-        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else " ".join(str(fault).split())
+    except OSError as fault:
+        reason = fault.strerror or "the disk may be full"  # NumPy's OSError says how many bytes were written
         raise UserFault(f"The {manifest.kind} cannot be written to {shown(folder)}: {reason}.") from fault
     finally:
         shutil.rmtree(partial, ignore_errors=True)

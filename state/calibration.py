@@ -3,15 +3,15 @@
 A threshold holds for one technique, one chat model and one set of settings; `Calibration.load` refuses others.
 """
 
-import json
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from ..errors import UserFault
+from ..json_files import content_of, parsed
 from .context import BaseContext
 
 WITHOUT_EFFECT = frozenset({"preset", "concurrency", "on_bad_record"})
@@ -44,12 +44,12 @@ class Calibration(BaseModel):
         """
         path = Path(path).expanduser()
         try:
-            calibration = cls.model_validate(json.loads(path.read_bytes()))
+            calibration = cls.model_validate(parsed(content_of(path)))
         except OSError as fault:
             raise UserFault(
                 f"There is no calibration at '{path}' ({fault.strerror}): make one with dubito calibrate {technique}."
             ) from fault
-        except (ValueError, RecursionError) as fault:  # pydantic's ValidationError is a ValueError
+        except ValueError as fault:  # pydantic's ValidationError is one, and BrokenJson
             raise UserFault(f"'{path}' is not a calibration: make one with dubito calibrate {technique}.") from fault
         if differences := calibration.differences(technique, context):
             raise UserFault(
@@ -85,8 +85,8 @@ class Calibration(BaseModel):
 def is_calibration(path: Path) -> bool:
     """Is the file a calibration of any technique?"""
     try:
-        Calibration.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        Calibration.model_validate(parsed(content_of(path)))
+    except (OSError, ValueError):
         return False
     return True
 

@@ -1,5 +1,6 @@
 """Files that people name for results: only a result of the same kind is replaced."""
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,3 +22,21 @@ def writing(path: Path, what: str, beginning: bytes = b"") -> Iterator[None]:
         yield
     except OSError as fault:
         raise UserFault(f"The {what} cannot be written to '{path}' ({fault.strerror}): give another path.") from fault
+
+
+def write_file(path: Path, content: bytes, what: str, beginning: bytes = b"") -> int:
+    """Write a file in one go and return its size; the file that it replaces stays if the disk is full.
+
+    what, beginning: see `writing`, whose `UserFault` it raises.
+    """
+    with writing(path, what, beginning):
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            return target.write_bytes(content)  # a folder fails; a terminal or a pipe has nothing to keep
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
+        try:
+            size = partial.write_bytes(content)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return size

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserFault
+from ..errors import DubitoError, UserFault
 from ..graphs.registry import context_type, graph_named
+from ..json_files import open_file, parsed
 from .events import Event, ModelCall, NodeEnd, NodeStart
 from .steps import Call, Step, Steps, walk
 from .writer import VERSION
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Wiring = Mapping[str, Sequence[tuple[str, str, bool]]]
 """The edges of the graph, under "", and of its subgraphs: source, target, and whether the edge is conditional."""
 
-MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
 """The exceptions of reading a line that no trace has."""
 
 
@@ -71,7 +72,7 @@ def read(path: Path) -> Recording:
     Raises `UserFault` for a missing file, a file that is not a trace, and a trace of another version.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return assembled(path, file)
     except FileNotFoundError as fault:
         raise UserFault(
@@ -81,13 +82,30 @@ def read(path: Path) -> Recording:
         raise UserFault(f"The trace '{path}' cannot be read ({fault.strerror}): give another path.") from fault
 
 
+@contextmanager
+def presenting(path: Path) -> Iterator[None]:
+    """Around showing a trace: its lines have the form of a trace, and their values may still be of any kind.
+
+    Raises `UserFault` where a value is not what the technique writes.
+    """
+    try:
+        yield
+    except DubitoError:
+        raise
+    except Exception as fault:
+        raise UserFault(
+            f"The steps in '{path}' cannot be shown ({type(fault).__name__}): was the file edited? Record the run "
+            "anew, or see where with DUBITO_DEBUG=1."
+        ) from fault
+
+
 def assembled(path: Path, lines: Iterable[bytes]) -> Recording:
     """The run in the lines of a trace; path: the name of the file in messages."""
     numbered = enumerate(lines, 1)
     recording, steps = _header(path, next(numbered, (1, b""))[1])
     for number, line in numbered:
         try:
-            _take(json.loads(line), recording, steps)
+            _take(parsed(line), recording, steps)
         except MALFORMED as fault:
             if not line.endswith(b"\n"):
                 recording.cut = True
@@ -104,7 +122,7 @@ def _header(path: Path, first: bytes) -> tuple[Recording, Steps]:
     if not first:
         raise UserFault(f"'{path}' is empty: give a file that dubito ask --trace wrote.")
     try:
-        line = json.loads(first)
+        line = parsed(first)
         if line["type"] != "run":
             raise UserFault(no_trace)
         version = int(line["version"])
@@ -153,13 +171,22 @@ def _event(line: Mapping[str, Any], at: float) -> Event | None:
     if line["type"] == "node_start":
         return NodeStart(**place, input=line["input"], left_out=tuple(line.get("left_out", ())))
     if line["type"] == "llm_call":
-        return ModelCall(**place, call={**line, "request": _object(line["request"]), "reply": _object(line["reply"])})
+        figures = {name: _number(line[name]) for name in ("prompt_tokens", "completion_tokens", "seconds")}
+        return ModelCall(
+            **place, call={**line, **figures, "request": _object(line["request"]), "reply": _object(line["reply"])}
+        )
     error = None if line["error"] is None else _object(line["error"])
-    return NodeEnd(**place, seconds=float(line["seconds"]), update=_object(line["update"]), error=error)
+    return NodeEnd(**place, seconds=_number(line["seconds"]), update=_object(line["update"]), error=error)
 
 
 def _time(line: Mapping[str, Any]) -> float:
     return datetime.fromisoformat(line["timestamp"]).timestamp()
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError("not a number")
+    return float(value)
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ they are nested): source, target, and whether the edge is conditional. `dubito t
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -35,6 +36,8 @@ from .steps import error_record
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
     from ..state.context import BaseContext
+
+logger = logging.getLogger(__name__)
 
 VERSION = 2
 """The form of the lines and the names of nodes and state keys; older traces are refused."""
@@ -71,11 +74,14 @@ def last_line(seconds: float, output: Mapping[str, Any], fault: BaseException | 
 
 
 class Trace:
-    """The trace file of one run; a context manager whose end writes the last line."""
+    """The trace file of one run; a context manager whose end writes the last line.
+
+    A disk that becomes full ends the trace with a warning, and not the run.
+    """
 
     def __init__(self, path: Path, run: Run) -> None:
         """Raises `UserFault` for a path that cannot be written, or that holds something other than a trace."""
-        self._run, self._path = run, path
+        self._run, self._path, self._failed = run, path, False
         with writing(path, "trace", BEGINNING):
             self._file = path.open("wb", buffering=0)  # unbuffered: each line is one write
 
@@ -88,13 +94,8 @@ class Trace:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Write the last line."""
-        try:
-            self._write(last_line(self._run.seconds, self._run.output, fault))
-        except UserFault:
-            if fault is None:
-                raise
-        finally:
-            self._file.close()
+        self._write(last_line(self._run.seconds, self._run.output, fault))
+        self._file.close()
 
     def on(self, event: Event | None) -> None:
         """Write the line of an event."""
@@ -102,8 +103,15 @@ class Trace:
             self._write(line)
 
     def _write(self, line: bytes) -> None:
-        with writing(self._path, "trace"):
-            self._file.write(line)
+        if self._failed:
+            return
+        try:
+            with writing(self._path, "trace"):
+                while line := line[self._file.write(line) or 0 :]:
+                    pass  # a disk with a little room takes a part of the line, and then fails
+        except UserFault as fault:
+            self._failed = True
+            logger.warning("%s The run goes on without it.", fault)
 
 
 def jsonable(value: Any) -> Any:  # noqa: ANN401

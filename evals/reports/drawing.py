@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...presenters.words import shortened
 from ...render.sanitize import sanitize
-from ...traces.files import writing
+from ...traces.files import write_file, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,10 +87,10 @@ def drawn(plot: Plot) -> Drawn:
 
 def save(drawings: Sequence[Drawn], folder: Path) -> None:
     """Write the PNG files; `UserFault` if they cannot be written."""
-    with writing(folder, "folder of plots"):
-        for drawing in drawings:
+    for drawing in drawings:
+        with writing(folder, "folder of plots"):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{drawing.plot.name}.png").write_bytes(drawing.png)
+        write_file(folder / f"{drawing.plot.name}.png", drawing.png, "plot")
 
 
 def panels(count: int = 1, width: float = 6.2, height: float = 3.5) -> tuple[Figure, list[Axes]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...errors import UserFault
 from ...presenters.presenter import changes, summary_of
 from ...render.sanitize import sanitize, shortened
-from ...traces.recording import Recording, assembled
+from ...traces.recording import Recording, assembled, presenting
 from ...traces.steps import Step, last_update
 from ..run_folder import EvaluationRun
 from ..store import Store
@@ -57,16 +57,17 @@ def inputs_of(run: EvaluationRun, store: Store) -> ReportInputs:
     for system in run.systems:
         for question in run.questions:
             key = system.label, question.id
-            if (trace := store.trace(*key)) is None:
-                continue
+            path = Path(" ".join(key))
             try:
-                recording = assembled(Path(" ".join(key)), trace.splitlines(keepends=True))
-            except UserFault as fault:  # of another version of dubito
+                if (trace := store.trace(*key)) is None:
+                    continue
+                recording = assembled(path, trace.splitlines(keepends=True))
+                with presenting(path):
+                    steps[key] = first_steps(recording)
+                    if selected := _levels(recording):
+                        levels[key] = selected
+            except UserFault as fault:  # of another version of dubito, or damaged
                 remark = f"Steps are missing: {fault}"
-                continue
-            steps[key] = first_steps(recording)
-            if selected := _levels(recording):
-                levels[key] = selected
     deltas = {
         key: [float(step["delta"]) for step in value["steps"] if step["what"] == "known"]
         for key, value in store.measurements("seper_steps").items()

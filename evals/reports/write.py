@@ -7,7 +7,7 @@ from pathlib import Path
 from ...errors import UserFault
 from ...presenters.blocks import Pairs, Words
 from ...render.markdown import code, escaped, markdown
-from ...traces.files import writing
+from ...traces.files import write_file, writing
 from ..answers import Standard
 from ..run_folder import EvaluationRun
 from ..store import Store
@@ -62,11 +62,9 @@ def write_reports(
     plots = plots_of(summary, inputs)
     figures = [drawn(plot) for plot in plots] if can_draw() else []
     remark = " ".join(filter(None, [inputs.remark, NEEDS_MATPLOTLIB if plots and not figures else ""]))
-    with writing(html, "report"):
-        size = html.write_bytes(page.page_of(summary, figures, inputs, remark))
+    size = write_file(html, page.page_of(summary, figures, inputs, remark), "report")
     save(figures, md.parent / PLOTS)
-    with writing(md, "report"):
-        md.write_bytes(markdown_of(summary, [figure.plot for figure in figures], remark).encode())
+    write_file(md, markdown_of(summary, [figure.plot for figure in figures], remark).encode(), "report")
     return Written(summary, html, size, md, len(figures), remark)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dubito.errors import UserFault
-from dubito.evals.store import VERSION, Outcome, Store
+from dubito.evals.store import VERSION, Outcome, Store, repair
 
 ANSWERED = Outcome(
     system="a", question="q/1", output={"answer": "Ada\u2028é"}, error=None, seconds=1.5, remembered=2, trace=b"x\ny\n"
@@ -71,7 +74,7 @@ def test_another_form_and_another_file_are_refused_and_left_alone(tmp_path: Path
         Store(path, new=True)
     assert path.read_bytes() == before
     (tmp_path / "text").write_text("no database " * 100)
-    with pytest.raises(UserFault, match="cannot be used"):
+    with pytest.raises(UserFault, match="is damaged"):
         Store(tmp_path / "text")
 
 
@@ -84,3 +87,99 @@ def test_a_full_disk_is_said_and_what_is_kept_stays(tmp_path: Path):
         with pytest.raises(UserFault, match=r"The disk is full: make room and resume the run"):
             store.add(large)
         assert store.ended() == {("a", "q/1"): True}
+
+
+def changed(path: Path, statement: str, *values: Any) -> None:
+    """Run a statement on a closed store."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(statement, values)
+
+
+ROW = "UPDATE outcomes SET {} = ? WHERE system = 'a' AND question = 'q/1'"
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("output", "no JSON"),
+        ("output", "[]"),
+        ("output", "[" * 100_000),
+        ("output", b"\xff\xfe"),
+        ("output", None),
+        ("output", '{"usage": {"calls": "many"}}'),
+        ("output", '{"usage": {"calls": 1' + "0" * 400 + "}}"),
+        ("output", '{"uncertainty": {"signal": "x"}}'),
+        ("error", '{"message": "both"}'),
+        ("seconds", "long"),
+        ("remembered", -1),
+    ],
+)
+def test_a_damaged_row_is_told_and_the_others_can_be_kept(tmp_path: Path, column: str, value: Any):
+    path = tmp_path / "r.sqlite"
+    with Store(path, new=True) as store:
+        store.add(ANSWERED)
+        store.add(FAILED)
+        store.measured("b", "q/1", "seper", {"delta": 0.5})
+    changed(path, ROW.format(column), value)
+    with Store(path) as store, pytest.raises(UserFault, match=r"outcome of 'q/1' for 'a' .* --resume .* --repair"):
+        store.check()
+    repaired = repair(path)
+    assert repaired is not None
+    assert str(repaired).startswith("1 outcome kept, 1 unreadable row left out; the damaged file is now ")
+    with Store(path) as store:
+        store.check()
+        assert store.ended() == {("b", "q/1"): False}
+        assert store.measurements("seper") == {("b", "q/1"): {"delta": 0.5}}
+    with closing(sqlite3.connect(repaired.aside)) as database:
+        assert database.execute("SELECT count(*) FROM outcomes").fetchone() == (2,)
+    assert repair(path) is None
+
+
+@pytest.mark.parametrize("metric", ["seper", "seper_steps"])
+def test_a_damaged_measurement_is_told_and_left_out(tmp_path: Path, metric: str):
+    path = tmp_path / "r.sqlite"
+    with Store(path, new=True) as store:
+        store.add(ANSWERED)
+        store.measured("a", "q/1", metric, {"delta": "much", "steps": 3})
+        with pytest.raises(UserFault, match=f"the {metric} of 'q/1' for 'a' cannot be read"):
+            store.check()
+    repaired = repair(path)
+    assert repaired is not None
+    assert (repaired.outcomes, repaired.unreadable) == (1, 1)
+
+
+def test_rows_on_whole_pages_of_a_damaged_file_are_kept(tmp_path: Path):
+    path = tmp_path / "r.sqlite"
+    with Store(path, new=True) as store:
+        for number in range(400):
+            output = {"answer": f"{number} " * 50}
+            store.add(Outcome(system="a", question=f"q/{number}", output=output, error=None, seconds=1.0))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 8192] = b"\xa5" * 8192
+    path.write_bytes(content)
+    repaired = repair(path)
+    assert repaired is not None
+    with Store(path) as store:
+        store.check()
+        assert 300 < len(store.ended()) == repaired.outcomes < 400
+
+
+def test_a_file_that_is_no_database_is_moved_aside(tmp_path: Path):
+    path = tmp_path / "r.sqlite"
+    path.write_text("no database " * 100)
+    repaired = repair(path)
+    assert repaired is not None
+    assert repaired.aside.read_text().startswith("no database")
+    with Store(path) as store:
+        assert store.ended() == {}
+
+
+@pytest.mark.parametrize("packed", ["text", b"no zlib", zlib.compress(b"x" * 1000)[:-8], zlib.compress(b"0" * 2**20)])
+def test_a_damaged_trace_is_told(tmp_path: Path, packed: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dubito.evals.store.LONGEST_TRACE", 2**19)
+    path = tmp_path / "r.sqlite"
+    with Store(path, new=True) as store:
+        store.add(ANSWERED)
+    changed(path, ROW.format("trace"), packed)
+    with Store(path) as store, pytest.raises(UserFault, match="The trace of 'q/1' for a is damaged"):
+        store.trace("a", "q/1")
