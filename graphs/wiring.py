@@ -20,6 +20,7 @@ from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter, watchers
 from ..nodes.prepare import Hook, prepare
 from ..resources.allowlist import check_allowed
+from ..resources.fitting import fitted
 from ..resources.resources import Resources, shared_resources
 from ..resources.telemetry import export_if_asked
 from ..state.context import BaseContext
@@ -142,11 +143,13 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
     async def _run(self, node: Node[C], fallback: Fallback | None, state: Any) -> dict[str, Any]:  # noqa: ANN401 - each graph has its own state
         runtime, context, name = self._runtime(), self.context(), str(get_config()["metadata"]["langgraph_node"])
         await check_allowed(context)
+        resources = self._resources or shared_resources()
         meter = _streaming_meter(runtime, name)
         token = current_meter.set(meter)
         start = time.perf_counter()
         try:
-            update = dict(await node(state, context, self._resources or shared_resources()))
+            context = await fitted(context, resources)
+            update = dict(await node(state, context, resources))
         except ModelFault as fault:
             attempt = runtime.execution_info.node_attempt if runtime.execution_info else RETRY.max_attempts
             if attempt < RETRY.max_attempts and not fault.attempts:

@@ -31,8 +31,9 @@ async def prepare(
     `CapabilityMissing` for a chat model that cannot do what the settings need.
     """
     check_question(state.get("question"))
-    await check_capabilities(context, resources)
-    update = {**begin_anew(schema), "settings": context.model_dump(mode="json")}
+    warnings = await check_capabilities(context, resources)
+    update = {**begin_anew(schema), "settings": context.model_dump(mode="json"), "chosen": context.chosen}
+    update |= {"warnings": warnings} if warnings else {}
     for hook in hooks:
         update |= await hook(state, context, resources)
     await open_resources(context, resources, corpus=not update.get("given"))
@@ -50,11 +51,21 @@ def check_question(question: object) -> None:
         )
 
 
-async def check_capabilities(context: BaseContext, resources: Resources) -> None:
-    """Open the chat model; refuse it if it lacks a capability that the settings need."""
+async def check_capabilities(context: BaseContext, resources: Resources) -> list[str]:
+    """Refuse a chat model that lacks a capability that the settings need; the warnings of one that is used in part.
+
+    context: fitted (see `fitted`).
+    """
     llm = await resources.llm(context)
+    tried = ", ".join(dict.fromkeys(llm.lacks.values()))
     if refusal := context.refusal(llm.name, llm.capabilities):
-        raise CapabilityMissing(refusal)
+        raise CapabilityMissing(f"{refusal} ({tried}.)" if tried else refusal)
+    useless = [
+        f"{name} has no effect with {cause}={getattr(context, cause)}, which auto has chosen."
+        for name, cause in context.unused().items()
+        if cause in context.chosen
+    ]
+    return [*([f"The chat model {tried}."] if tried else []), *useless]
 
 
 async def open_resources(context: Any, resources: Resources, *, corpus: bool = True) -> None:  # noqa: ANN401 - each context has its own fields

@@ -72,6 +72,11 @@ class Resources:
         self._metered: dict[tuple[str, int], Metered] = {}
         self._lock = threading.Lock()
 
+    @property
+    def has_encoder(self) -> bool:
+        """Is there a live encoder?"""
+        return self._encoder is not None
+
     async def llm(self, context: BaseContext) -> Metered:
         """The context's chat model, with at most `concurrency` calls at a time; `UserFault` for an unknown name."""
         name, concurrency = context.llm, context.concurrency

@@ -96,8 +96,10 @@ def identity(name: str) -> str:
     kind, _, rest = name.partition(":")
     if kind == "engine":
         return name.partition("?")[0]  # without the engine's options
+    if kind == "ollama":
+        return rest
     served = rest.partition("#")[2].partition("&")[0]  # without the server of hidden states
-    return served or name if kind in {"vllm", "openai"} else name
+    return served or name if kind in {"vllm", "openai", "http", "https"} else name
 
 
 def settings_of(context: BaseContext, names: Iterable[str] | None = None) -> dict[str, Any]:

@@ -1,18 +1,35 @@
 """The base of every technique's runtime context: plain settings that name models and corpora."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
 from ..errors import UserFault
 from ..server_url import refuse_secrets
-from .capability import Capability
+from .capability import MEANING, Capability, Means
 
 PRESET = "preset"
 """The value of a setting that takes the preset's value."""
+
+AUTO: Final = "auto"
+"""The value of a setting that is chosen by what the opened models can do."""
+
+
+class Option(NamedTuple):
+    """A value that a setting may have. needs: what it cannot do without; because: why `auto` takes it, a clause."""
+
+    value: str
+    needs: frozenset[Means]
+    because: str
+
+
+def chat_model_needs(option: Option) -> frozenset[Capability]:
+    """The capabilities that an option needs."""
+    return frozenset(need for need in option.needs if need != "encoder")
+
 
 Presets = Mapping[str, Mapping[str, str]]
 """For each preset, the values of the settings whose default is `PRESET`."""
@@ -53,6 +70,8 @@ class BaseContext(BaseModel):
     presets: ClassVar[Presets] = {}
     always_used: ClassVar[frozenset[str]] = frozenset()
     """Settings that a subclass uses although their mark `unused_with` says otherwise."""
+
+    _because: dict[str, str] = PrivateAttr(default_factory=dict)
 
     preset: Literal["embedded", "paper"] = Field(
         default="embedded",
@@ -114,7 +133,9 @@ class BaseContext(BaseModel):
         return {
             name: cause
             for name, field in type(self).model_fields.items()
-            if getattr(self, name) not in (field.default, preset.get(name)) and (cause := self._made_useless_by(name))
+            if getattr(self, name) not in (field.default, preset.get(name))
+            and name not in self._because
+            and (cause := self._made_useless_by(name))
         }
 
     def is_used(self, name: str) -> bool:
@@ -126,22 +147,91 @@ class BaseContext(BaseModel):
         causes = [cause for cause, values in marks.items() if getattr(self, cause) in values]
         return causes[0] if causes and name not in self.always_used else None
 
+    def options(self) -> Mapping[str, Sequence[Option]]:
+        """The values of each setting that may be `auto`, the preferred one first, under the other settings."""
+        return {}
+
+    def fitted(self, means: frozenset[Means]) -> Self:
+        """These settings with a value for each `auto`: the first that the means suffice for, else the first."""
+        because: dict[str, str] = {}
+        values: dict[str, str] = {}
+        for name, options in self.options().items():
+            if getattr(self, name) == AUTO:
+                chosen = next((option for option in options if option.needs <= means), options[0])
+                values[name], because[name] = chosen.value, chosen.because
+        if not values:
+            return self
+        fitted = self.unchecked(self.model_dump() | values)
+        fitted._because = because
+        return fitted
+
+    @property
+    def chosen(self) -> dict[str, dict[str, str]]:
+        """The settings that were `auto` and have an effect: the value that was chosen, and why."""
+        return {
+            name: {"value": getattr(self, name), "because": because}
+            for name, because in self._because.items()
+            if self.is_used(name)
+        }
+
     def needs(self) -> frozenset[Capability]:
         """The capabilities that the chat model must have beyond plain completion."""
-        return frozenset()
+        return frozenset(need for option in self._selected() for need in chat_model_needs(option))
+
+    def uses(self) -> frozenset[Capability]:
+        """The capabilities that are needed, and those that are used if the chat model has them."""
+        return self.needs()
+
+    def _selected(self) -> list[Option]:
+        """The option of each setting that has an effect."""
+        return [
+            option
+            for name, options in self.options().items()
+            for option in options
+            if option.value == getattr(self, name) and self.is_used(name)
+        ]
 
     def refusal(self, llm: str, capabilities: frozenset[Capability]) -> str:
-        """Why a chat model of that name with these capabilities cannot serve these settings; empty if it can."""
-        missing = sorted(self.needs() - capabilities)
-        if not missing:
-            return ""
-        return (
-            f"The chat model '{llm}' has no {' or '.join(missing)}, which these settings need: use a vllm:, hf:, gguf: "
-            "or embedded model, or another value of the setting that needs it (such as evaluator or reranker)."
-        )
+        """Why a chat model of that name with these capabilities cannot serve these settings; empty if it can.
+
+        The sentence names the one setting to change.
+        """
+        for name, options in self.options().items():
+            option = next((option for option in options if option.value == getattr(self, name)), None)
+            if option is None or not self.is_used(name):
+                continue
+            missing = [need for need in sorted(chat_model_needs(option)) if need not in capabilities]
+            if not missing:
+                continue
+            lacks = f"{name}={option.value} needs {_listed(missing)}, which the chat model '{llm}' does not give"
+            possible = next((other.value for other in options if chat_model_needs(other) <= capabilities), None)
+            if possible is not None:
+                return f"{lacks}: set {name}={possible}."
+            return f"{lacks}: set llm to a model that gives them, {MODELS_WITH[missing[0]]}."
+        if missing := sorted(self.needs() - capabilities):
+            return (
+                f"These settings need {_listed(missing)}, which the chat model '{llm}' does not give: set llm to a "
+                f"model that gives them, {MODELS_WITH[missing[0]]}."
+            )
+        return ""
 
 
 UNCHECKED = "unchecked"
+
+_LOCAL = "embedded, hf: or gguf:"
+MODELS_WITH: Mapping[Capability, str] = {
+    "logprobs": f"such as vllm:URL, {_LOCAL}",
+    "option_probabilities": f"such as vllm:URL, {_LOCAL}",
+    "score": f"such as vllm:URL, {_LOCAL}",
+    "seed": f"such as vllm:URL, {_LOCAL}",
+    "hidden_states": f"such as {_LOCAL}, engine:, or a vllm: server started by `dubito serve --hidden-states`",
+    "energy": f"which are {_LOCAL}",
+}
+"""The names of models with a capability, for messages."""
+
+
+def _listed(capabilities: Sequence[Capability]) -> str:
+    return " and ".join(MEANING[capability] for capability in capabilities)
 
 
 def _as_typed(value: object) -> str:

@@ -14,15 +14,24 @@ class Question(TypedDict):
     question: str
 
 
+class Chosen(TypedDict):
+    """The value of a setting that was `auto`, and why it was chosen: a clause."""
+
+    value: str
+    because: str
+
+
 class Answered(TypedDict):
     """The output of every graph, beside the technique's own figures.
 
-    evidence: the chunks that the answer is made from; uncertainty: null if the technique does not measure it.
+    evidence: the chunks that the answer is made from; uncertainty: null if the technique does not measure it;
+    chosen: the settings that were `auto`, by name.
     """
 
     answer: str
     evidence: list[Chunk]
     uncertainty: Uncertainty | None
+    chosen: dict[str, Chosen]
     usage: Usage
     warnings: list[str]
 
@@ -31,7 +40,8 @@ class Flow(TypedDict, total=False):
     """The state of every graph.
 
     evidence: the chunks that the answer is made from, most similar to the question first.
-    uncertainty: written by the last node. warnings: one sentence for each problem that the run worked around.
+    uncertainty: written by the last node. chosen: written by `prepare`.
+    warnings: one sentence for each problem that the run worked around.
     settings: the context of the last step. Routers need it when a caller edits a thread's state, because LangGraph
     passes no context then.
     """
@@ -40,6 +50,7 @@ class Flow(TypedDict, total=False):
     answer: str
     evidence: list[Chunk]
     uncertainty: Uncertainty | None
+    chosen: Annotated[dict[str, Chosen], newest]
     usage: Annotated[Usage, add_usage]
     warnings: Annotated[list[str], add_new]
     settings: Annotated[dict[str, Any], newest]
