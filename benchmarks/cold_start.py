@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dubito.tests.stub_server import Stub, serving
 
@@ -42,7 +42,7 @@ class Clock(Stub):
 
     first: float | None = None
 
-    def reply(self, body):  # noqa: ANN001, ANN201 - as the stub
+    def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """See `Stub.reply`."""
         self.first = self.first or time.perf_counter()
         return super().reply(body)
@@ -79,7 +79,8 @@ def main() -> None:
     given = parser.parse_args()
     trees = dict(tree.split("=", 1) for tree in given.tree or [f"now={Path(__file__).parents[2]}"])
     print("| graph | tree | first line, s | first model call, s | torch |\n|---|---|---|---|---|")
-    with serving(Clock()) as server, tempfile.TemporaryDirectory() as folder:
+    server = Clock()
+    with serving(server), tempfile.TemporaryDirectory() as folder:
         for graph in given.graphs:
             starts: dict[str, list[Start]] = {name: [] for name in trees}
             for run in range(given.runs + 1):

@@ -56,7 +56,10 @@ def ask(
     text = _question(question)
     options = {"corpus": corpus, "llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k}
     with working("loading", as_json=as_json):
-        from ..resources.opening import check_corpus  # noqa: PLC0415 - keeps `--help` quick
+        from ..resources.opening import check_corpus, check_server  # noqa: PLC0415 - keeps `--help` quick
+
+        named = [assignment.removeprefix("llm=") for assignment in assignments or [] if assignment.startswith("llm=")]
+        check_server(llm or next(iter(named), ""))  # before the imports, which take longer
         from ..resources.telemetry import export_spans  # noqa: PLC0415
         from ..state.mixins import CorpusContext  # noqa: PLC0415
         from ..traces.run import Run  # noqa: PLC0415

@@ -32,8 +32,9 @@ class CachedEncoder:
         self._cache = DiskCache(path, "embedding cache")
 
     async def dimension(self) -> int:
-        """See `Encoder.dimension`."""
-        return await self._encoder.dimension()
+        """See `Encoder.dimension`; of the cached vectors, so that weights load only for a text that is new."""
+        length = (await asyncio.to_thread(self._cache.read, self._owner, [LENGTH])).get(LENGTH)
+        return int(length) // 4 if length else await self._encoder.dimension()  # in bytes of float32
 
     async def max_tokens(self) -> int | None:
         """See `Encoder.max_tokens`."""

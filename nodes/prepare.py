@@ -71,6 +71,7 @@ async def check_capabilities(context: BaseContext, resources: Resources) -> list
 async def open_resources(context: Any, resources: Resources, *, corpus: bool = True) -> None:  # noqa: ANN401 - each context has its own fields
     """Check the chat model and open what the context's fields name: faults come before the first model call."""
     await check_capabilities(context, resources)
+    fields = type(context).model_fields.keys()
     openers: dict[str, Callable[[Any], Awaitable[object]]] = {
         "judge": resources.judge,
         "reranker": resources.reranker,
@@ -79,5 +80,7 @@ async def open_resources(context: Any, resources: Resources, *, corpus: bool = T
         "corpus": resources.retriever,
     }
     for field, open_resource in openers.items():
-        if field in type(context).model_fields and context.is_used(field) and (corpus or field != "corpus"):
+        # a first stage opens as much of the corpus as it reads
+        is_opened = field == "corpus" and ("first_stage" in fields or not corpus)
+        if field in fields and context.is_used(field) and not is_opened:
             await open_resource(context)

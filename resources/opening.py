@@ -10,8 +10,8 @@ from importlib import resources as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserFault
-from ..server_url import ollama_url
+from ..errors import ModelFault, ModelUnavailable, UserFault
+from ..server_url import checked_url, ollama_url, with_path
 from ..settings import settings
 
 if TYPE_CHECKING:
@@ -66,6 +66,19 @@ def server_of(name: str) -> str | None:
     if kind == "ollama" and rest:
         return f"{ollama_url()}#{rest}"
     return rest if kind in {"vllm", "openai"} and rest else None
+
+
+def check_server(name: str) -> None:
+    """Raise `ModelUnavailable` if a chat model's server cannot be reached. It blocks, and imports nothing slow."""
+    from ..models.server_list import listed_models  # noqa: PLC0415 - backends load when first needed
+
+    for address in (server_of(name) or "").split("&states="):
+        url = address.partition("#")[0].partition("&")[0]
+        try:
+            if url:
+                listed_models(checked_url(with_path(url), "http://127.0.0.1:8000/v1"))
+        except ModelFault as fault:
+            raise ModelUnavailable(fault.endpoint, 1, fault.reason) from None
 
 
 def _is_folder_or_hub_name(name: str) -> bool:

@@ -12,7 +12,7 @@ energy: `introspect` also returns the free energy of each continuation, computed
 """
 
 MEANING: dict[Capability, str] = {
-    "logprobs": "log-probabilities of the tokens that it writes",
+    "logprobs": "log-probabilities of its own tokens",
     "option_probabilities": "probabilities of given options",
     "score": "log-probabilities of given text",
     "seed": "seeds",

@@ -109,9 +109,9 @@ class SeaKRContext(JudgeContext, SearchingContext):
         default=AUTO,
         title="Uncertainty estimator",
         description="How the uncertainty U is measured. auto: gram if the model shows hidden states, else prompt. "
-        "gram (the paper's): how far apart the hidden states of sampled steps are. prompt: the model says whether it knows enough. perplexity, multi_perplexity, ln_entropy: from "
-        "log-probabilities. energy: from logits. semantic_entropy, degree_entropy: whether sampled steps entail each "
-        "other; they work with every model.",
+        "gram (the paper's): how far apart the hidden states of sampled steps are. prompt: the model says whether it "
+        "knows enough. perplexity, multi_perplexity, ln_entropy: from log-probabilities. energy: from logits. "
+        "semantic_entropy, degree_entropy: whether sampled steps entail each other; they work with every model.",
     )
     retrieval_threshold: str = Field(
         default=KNOWN,

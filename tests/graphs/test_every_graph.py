@@ -12,7 +12,7 @@ from dubito.graphs.registry import context_type
 from dubito.tests.graphs.test_forks import CASES, Case, figures
 from langgraph.graph import END, START, StateGraph
 
-ANSWERED = {"answer", "evidence", "uncertainty", "usage", "warnings"}
+ANSWERED = {"answer", "evidence", "uncertainty", "chosen", "usage", "warnings"}
 STEPWISE = {"steps", "stop_reason"}
 OWN_FIGURES: dict[str, set[str]] = {
     "cot": STEPWISE,
