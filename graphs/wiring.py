@@ -149,6 +149,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         start = time.perf_counter()
         try:
             context = await fitted(context, resources)
+            await check_allowed(context)  # what auto has taken, too
             update = dict(await node(state, context, resources))
         except ModelFault as fault:
             attempt = runtime.execution_info.node_attempt if runtime.execution_info else RETRY.max_attempts

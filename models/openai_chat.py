@@ -23,6 +23,9 @@ from .thinking import CLOSE, OPEN, strip_thinking
 from .vllm_states import StatesServer, compare, refuse_extraction
 
 Flavour = Literal["vllm", "ollama", "openai"]
+FLAVOURS: Mapping[str, Flavour] = {"vllm": "vllm", "ollama": "ollama", "openai": "openai"}
+"""By the beginning of a name; of any other name the server's list of models says it."""
+
 T = TypeVar("T")
 
 _TOP_LOGPROBS = 20  # the most that OpenAI's API and vLLM return

@@ -69,8 +69,8 @@ def threshold_of(context: SeaKRContext, llm: str) -> float:
         origin = "the paper's, for models of 7 billion parameters" if context.estimator == "gram" else "SmolLM2's"
         raise UserFault(
             f"No threshold is known for the estimator '{context.estimator}' with the model '{model}' and "
-            f"{context.samples} samples: find one with `dubito calibrate seakr`, or begin with "
-            f"retrieval_threshold={BEGIN_WITH[context.estimator]:g} ({origin})."
+            f"{context.samples} samples: find one with `dubito calibrate seakr`, or set "
+            f"retrieval_threshold={BEGIN_WITH[context.estimator]:g} to begin with ({origin})."
         )
     return known
 

@@ -178,7 +178,7 @@ def changes(step: Step) -> StepSummary:
 
 def warnings(step: Step) -> list[Block]:
     """The warnings of a step."""
-    return [Words(warning, "warn") for run in step.ended for warning in run.update.get("warnings", [])]
+    return [Words(warning, "warn") for run in step.ended for warning in run.update.get("warnings") or []]
 
 
 def _progress(step: Step) -> StepSummary:

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 SAMPLE = "sample"
 QDRANT = "qdrant:"
-CHAT_NAMES = (
-    "embedded, ollama:model, http://host:port#model (any OpenAI-compatible server), vllm:URL#model, "
-    "vllm:URL#model&states=URL, engine:folder-or-hub-name, openai:URL#model, hf:folder-or-hub-name, gguf:file"
-)
+CHAT_NAMES = "embedded, vllm:URL#model, vllm:URL#model&states=URL, ollama:model, http://host:port (any other server), engine:folder-or-hub-name, openai:URL#model, hf:folder-or-hub-name, gguf:file"
 ENCODER_NAMES = "embedded, st:folder-or-hub-name, openai:URL#model"
 
 
@@ -43,9 +40,9 @@ def open_chat_model(name: str) -> ChatModel:
     """Open a chat model by name. Weights load at its first call. Raises `UserFault` for an unknown name."""
     kind, _, rest = name.partition(":")
     if (server := server_of(name)) is not None:
-        from ..models.openai_chat import open_server  # noqa: PLC0415 - backends load when first needed
+        from ..models.openai_chat import FLAVOURS, open_server  # noqa: PLC0415 - backends load when first needed
 
-        return open_server(name, server, {"vllm": "vllm", "openai": "openai", "ollama": "ollama"}.get(kind))
+        return open_server(name, server, FLAVOURS.get(kind))
     if kind == "engine" and rest:
         from ..models.vllm_engine import open_engine  # noqa: PLC0415
 

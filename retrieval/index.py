@@ -168,9 +168,9 @@ class Index:
         return Pool(question, self._rows[nearest], lambda i: self._chunk(int(nearest[i])), self.problems)
 
     async def _question(self, query: str) -> Vectors:
-        vectors = await self._encoder.embed([query], query=True)
-        _check_dimension("The index", self.manifest, self._encoder, vectors.shape[1])
-        return vectors[0]
+        question: Vectors = (await self._encoder.embed([query], query=True))[0]
+        _check_dimension("The index", self.manifest, self._encoder, len(question))
+        return question
 
     def _chunk(self, row: int) -> Chunk:
         return self._chunks[row].copy()

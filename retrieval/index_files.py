@@ -97,29 +97,34 @@ def read_index_manifest(folder: Path) -> Manifest:
 
 def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
     """The chunks and the faiss.IndexFlatIP; `UserFault` if either does not agree with the manifest."""
+    lines = _lines(folder)
     try:
         vectors = faiss.read_index(str(folder / VECTORS))
-    except (OSError, RuntimeError) as fault:
+    except RuntimeError as fault:
         raise UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.") from fault
+    count = lines.count(b"\n")
     flat = isinstance(vectors, faiss.IndexFlat) and vectors.metric_type == faiss.METRIC_INNER_PRODUCT
-    if not flat or vectors.d != manifest.dimension or vectors.ntotal != manifest.chunks:
+    if not flat or vectors.d != manifest.dimension or not vectors.ntotal == count == manifest.chunks:
         raise UserFault(
-            f"The index {shown(folder)} has {vectors.ntotal} vectors of length {vectors.d} where its manifest says "
-            f"{manifest.chunks} of length {manifest.dimension}: {HOW_TO_BUILD}."
+            f"The index {shown(folder)} has {vectors.ntotal} vectors of length {vectors.d} and {count} chunks where "
+            f"its manifest says {manifest.chunks} of length {manifest.dimension}: {HOW_TO_BUILD}."
         )
-    return read_chunks(folder, manifest), vectors
+    return _parsed(folder, manifest, lines), vectors
 
 
 def read_chunks(folder: Path, manifest: Manifest) -> Sequence[Chunk]:
-    """The chunks; `UserFault` if they do not agree with the manifest."""
+    """The chunks alone; `UserFault` if they do not agree with the manifest."""
+    return _parsed(folder, manifest, _lines(folder))
+
+
+def _lines(folder: Path) -> bytes:
     try:
-        lines = (folder / CHUNKS).read_bytes()
+        return (folder / CHUNKS).read_bytes()
     except OSError as fault:
         raise UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.") from fault
-    if (count := lines.count(b"\n")) != manifest.chunks:
-        raise UserFault(
-            f"The index {shown(folder)} has {count} chunks where its manifest says {manifest.chunks}: {HOW_TO_BUILD}."
-        )
+
+
+def _parsed(folder: Path, manifest: Manifest, lines: bytes) -> Sequence[Chunk]:
     if hashlib.sha256(lines).hexdigest() != manifest.chunks_sha256:
         raise UserFault(
             f"{shown(folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its texts: "

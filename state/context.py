@@ -100,7 +100,8 @@ class BaseContext(BaseModel):
         if not isinstance(values, dict):
             return values
         chosen = cls.presets.get(str(values.get("preset", "embedded")), {})
-        return {**values, **{name: value for name, value in chosen.items() if values.get(name, PRESET) == PRESET}}
+        given = {name: values.get(name, cls.model_fields[name].default) for name in chosen}
+        return {**values, **{name: chosen[name] for name, value in given.items() if value == PRESET}}
 
     @model_validator(mode="after")
     def _refuse_secrets(self) -> Self:
@@ -133,9 +134,7 @@ class BaseContext(BaseModel):
         return {
             name: cause
             for name, field in type(self).model_fields.items()
-            if getattr(self, name) not in (field.default, preset.get(name))
-            and name not in self._because
-            and (cause := self._made_useless_by(name))
+            if getattr(self, name) not in (field.default, preset.get(name)) and (cause := self._made_useless_by(name))
         }
 
     def is_used(self, name: str) -> bool:
@@ -152,11 +151,14 @@ class BaseContext(BaseModel):
         return {}
 
     def fitted(self, means: frozenset[Means]) -> Self:
-        """These settings with a value for each `auto`: the first that the means suffice for, else the first."""
+        """These settings with a value for each `auto` with an effect: the first that has what it needs, else the first.
+
+        means: what there is.
+        """
         because: dict[str, str] = {}
         values: dict[str, str] = {}
         for name, options in self.options().items():
-            if getattr(self, name) == AUTO:
+            if getattr(self, name) == AUTO and self.is_used(name):
                 chosen = next((option for option in options if option.needs <= means), options[0])
                 values[name], because[name] = chosen.value, chosen.because
         if not values:
@@ -167,12 +169,8 @@ class BaseContext(BaseModel):
 
     @property
     def chosen(self) -> dict[str, dict[str, str]]:
-        """The settings that were `auto` and have an effect: the value that was chosen, and why."""
-        return {
-            name: {"value": getattr(self, name), "because": because}
-            for name, because in self._because.items()
-            if self.is_used(name)
-        }
+        """The settings that were `auto`: the value that was chosen, and why."""
+        return {name: {"value": getattr(self, name), "because": why} for name, why in self._because.items()}
 
     def needs(self) -> frozenset[Capability]:
         """The capabilities that the chat model must have beyond plain completion."""

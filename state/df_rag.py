@@ -91,7 +91,7 @@ class DFRagContext(ThinkingContext, RetrievalContext):
 
     presets: ClassVar[Presets] = DF_RAG_MODELS
 
-    evaluator: Literal["auto", "preset", "report", "choice", "likelihood"] = Field(
+    evaluator: Literal["auto", "report", "choice", "likelihood"] = Field(
         default=AUTO,
         title="Evaluator",
         description="How a chunk set is scored for each step of the plan. report (the paper's): one written report per "

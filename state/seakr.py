@@ -17,7 +17,6 @@ KNOWN = "known"
 """The threshold that is not set."""
 
 Estimator = Literal[
-    "auto",
     "gram",
     "prompt",
     "perplexity",
@@ -77,7 +76,7 @@ class SeaKROutput(ReasoningOutput):
 UNSAMPLED = ["prompt", "perplexity", "energy"]
 """The estimators that need no samples."""
 
-UNJUDGED = [name for name in NEEDS if name not in {"semantic_entropy", "degree_entropy"}]
+UNJUDGED = [AUTO, *(name for name in NEEDS if name not in {"semantic_entropy", "degree_entropy"})]
 """The estimators that need no entailment judge."""
 
 NOT_GRAM = [name for name in NEEDS if name != "gram"]
@@ -105,7 +104,7 @@ class SeaKRContext(JudgeContext, SearchingContext):
         description="The number of snippets of a search that are tried, each by itself.",
         json_schema_extra=unused_with(self_aware_reranking=[False]),
     )
-    estimator: Estimator = Field(
+    estimator: Literal["auto", Estimator] = Field(
         default=AUTO,
         title="Uncertainty estimator",
         description="How the uncertainty U is measured. auto: gram if the model shows hidden states, else prompt. "

@@ -17,13 +17,14 @@ from typing import Any
 class Stub:
     """fails: of a request and how many there were before, the status of a refusal, 200 for none; seconds: how long each
     takes; script: the text of every reply, else a word that depends on the request. `requests` are the bodies it was
-    sent."""
+    sent; `models` is what it lists."""
 
     url: str = ""
     seconds: float = 0.0
     fails: Callable[[dict[str, Any], int], int] = lambda body, number: 200
     script: Callable[[dict[str, Any]], str] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
+    models: list[dict[str, Any]] = field(default_factory=lambda: [{"id": "m"}])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -104,7 +105,7 @@ def serving(stub: Stub) -> Iterator[Stub]:
         def do_GET(self) -> None:
             """The list of models, if the stub is not out of order."""
             status = stub.fails({}, -1)
-            content = json.dumps({"data": [{"id": "m"}]}).encode()
+            content = json.dumps({"data": stub.models}).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

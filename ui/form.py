@@ -60,7 +60,7 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
     presets = [
         preset
         for preset in schema.presets or {"embedded": {}}
-        if allowed.allows(schema.unchecked({"preset": preset, **added}))
+        if allowed.allows(schema.unchecked({"preset": preset, **added}).fitted(frozenset({"encoder"})))
     ]
     inputs = {name: _input(name, schema, allowed, presets) for name in schema.model_fields}
     if len(presets) < 2:
