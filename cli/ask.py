@@ -21,7 +21,8 @@ EXAMPLES = help_lines(
     'dubito ask "..." --graph dense_rag --set judge=nli:my-cross-encoder',
     'dubito ask "..." --graph seakr --set samples=10 --set retrieval_threshold=-6',
     'dubito ask "..." --graph seper --answer "Beatrix Hale"',
-    'dubito ask "..." --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
+    'dubito ask "..." --llm ollama:llama3.1',
+    'dubito ask "..." --llm http://127.0.0.1:8000',
     "cat question.txt | dubito ask -",
 )
 

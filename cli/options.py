@@ -16,7 +16,8 @@ Llm = Annotated[
     typer.Option(
         metavar="NAME",
         envvar="DUBITO_LLM",
-        help="embedded, vllm:URL#model, engine:DIR, openai:URL#model, hf:DIR, gguf:FILE.",
+        help="embedded, ollama:MODEL, http://HOST:PORT, vllm:URL#model, engine:DIR, openai:URL#model, hf:DIR, "
+        "gguf:FILE.",
     ),
 ]
 Encoder = Annotated[

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 SAMPLE = "sample"
 QDRANT = "qdrant:"
-CHAT_NAMES = "embedded, vllm:URL#model, vllm:URL#model&states=URL, ollama:model, http://host:port (any other server), engine:folder-or-hub-name, openai:URL#model, hf:folder-or-hub-name, gguf:file"
+CHAT_NAMES = (
+    "embedded, vllm:URL#model, vllm:URL#model&states=URL, ollama:model, http://host:port (any other server), "
+    "engine:folder-or-hub-name, openai:URL#model, hf:folder-or-hub-name, gguf:file"
+)
 ENCODER_NAMES = "embedded, st:folder-or-hub-name, openai:URL#model"
 
 

@@ -82,7 +82,8 @@ class BaseContext(BaseModel):
     llm: str = Field(
         default=PRESET,
         title="Chat model",
-        description="embedded, vllm:http://host:8000/v1#model (&states=URL adds a server for hidden states), "
+        description="embedded, ollama:MODEL, http://host:port for any OpenAI-compatible server, "
+        "vllm:http://host:8000/v1#model (&states=URL adds a server for hidden states), "
         "engine:FOLDER-OR-HUB-NAME (vLLM inside this process), openai:https://host/v1#model, hf:FOLDER-OR-HUB-NAME or "
         "gguf:/file.gguf.",
         json_schema_extra=names_resource("chat model", "embedded"),
