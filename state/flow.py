@@ -5,20 +5,13 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from langgraph.channels import EphemeralValue
 from typing_extensions import TypedDict
 
-from .records import Chunk, Uncertainty, Usage, add_new, add_usage, newest
+from .records import Chosen, Chunk, Uncertainty, Usage, add_new, add_usage, newest
 
 
 class Question(TypedDict):
     """The input of every graph."""
 
     question: str
-
-
-class Chosen(TypedDict):
-    """The value of a setting that was `auto`, and why it was chosen: a clause."""
-
-    value: str
-    because: str
 
 
 class Answered(TypedDict):

@@ -71,7 +71,10 @@ class VLLM(Server):
     def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if "messages" in body and "max_tokens" in body:
             if options := body.get("structured_outputs", {}).get("choice"):
-                choice = {"message": {"role": "assistant", "content": options[0]}, "finish_reason": "stop"}
+                choice: dict[str, Any] = {
+                    "message": {"role": "assistant", "content": options[0]},
+                    "finish_reason": "stop",
+                }
                 logprobs = {"content": [{**token(options[0]), "logprob": -1e-4}]}
                 logprobs["content"][0]["top_logprobs"] = [{"token": options[0], "logprob": -1e-4}]
                 choice |= {"index": 0, "logprobs": logprobs, "token_ids": [1], "stop_reason": None}

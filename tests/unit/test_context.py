@@ -15,6 +15,7 @@ from dubito.errors import UserFault
 from dubito.graphs.context_from_text import context_for
 from dubito.graphs.registry import graph_named
 from dubito.state.baselines import FlareContext, IterRetgenContext
+from dubito.state.capability import Capability
 from dubito.state.context import PRESET, BaseContext, marks_of
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
@@ -202,7 +203,7 @@ def test_a_context_cannot_be_changed_and_can_be_a_key(context: type[BaseContext]
 
 
 def test_what_settings_need_beyond_plain_completion() -> None:
-    every = frozenset({"score", "logprobs", "hidden_states"})
+    every: frozenset[Capability] = frozenset({"score", "logprobs", "hidden_states"})
     assert DFRagContext().fitted(every).needs() == {"score"}
     assert DFRagContext().fitted(every - {"score"}).needs() == frozenset()
     assert DFRagContext(preset="paper").fitted(every).needs() == frozenset()
