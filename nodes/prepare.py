@@ -59,7 +59,8 @@ async def check_capabilities(context: BaseContext, resources: Resources) -> list
     llm = await resources.llm(context)
     tried = ", ".join(dict.fromkeys(llm.lacks.values()))
     if refusal := context.refusal(llm.name, llm.capabilities):
-        raise CapabilityMissing(f"{refusal} ({tried}.)" if tried else refusal)
+        said = ", ".join(clause for clause in dict.fromkeys(llm.lacks.values()) if "(" in clause)  # the server's words
+        raise CapabilityMissing(f"{refusal.removesuffix('.')}; it was tried: {said}." if said else refusal)
     useless = [
         f"{name} has no effect with {cause}={getattr(context, cause)}, which auto has chosen."
         for name, cause in context.unused().items()
