@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from ..errors import UserFault
-from .context import BaseContext
+from .context import AUTO, BaseContext
 
 WITHOUT_EFFECT = frozenset({"preset", "concurrency", "on_bad_record"})
 """Settings that change no score."""
@@ -68,7 +68,7 @@ class Calibration(BaseModel):
         return ", ".join(
             f"{name} {value}, not {settings.get(name)}"
             for name, value in self.settings.items()
-            if settings.get(name) != value
+            if settings.get(name) not in (value, AUTO)  # what auto takes is known once the model is open
         )
 
     def save(self, path: Path) -> None:
