@@ -43,6 +43,27 @@ def checked_url(url: str, example: str) -> str:
     return trimmed
 
 
+def with_path(url: str) -> str:
+    """A server's URL, with /v1 if it has no path: `http://127.0.0.1:8000` is `http://127.0.0.1:8000/v1`."""
+    trimmed = url.strip().rstrip("/")
+    return f"{trimmed}/v1" if re.fullmatch(r"https?://[^/?#]+", trimmed, re.IGNORECASE) else trimmed
+
+
+def ollama_url() -> str:
+    """The URL of Ollama: http://127.0.0.1:11434/v1, or the server that OLLAMA_HOST names in one of Ollama's forms."""
+    host = os.environ.get("OLLAMA_HOST", "").strip() or "127.0.0.1"
+    scheme, sign, rest = host.partition("://")
+    scheme, rest = (scheme, rest) if sign else ("http", host)
+    place = rest.rstrip("/")
+    has_port = re.search(r":\d+$", place) and (place.count(":") == 1 or "]" in place)
+    if not (has_port or sign or "/" in place):
+        place = f"[{place}]:11434" if place.count(":") > 1 and "]" not in place else f"{place}:11434"
+    # the address to listen on at every interface is none to connect to
+    place = place.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+    url = checked_url(f"{scheme}://{place}", "OLLAMA_HOST=127.0.0.1:11434")
+    return f"{url.removesuffix('/v1')}/v1"
+
+
 def refuse_secrets(text: str) -> None:
     """Raise `UserFault` for a text with a URL that may hold a key; the URL is not quoted."""
     if _SECRET.search(text):

@@ -21,7 +21,8 @@ EXAMPLES = help_lines(
     'dubito ask "..." --graph dense_rag --set judge=nli:my-cross-encoder',
     'dubito ask "..." --graph seakr --set samples=10 --set retrieval_threshold=-6',
     'dubito ask "..." --graph seper --answer "Beatrix Hale"',
-    'dubito ask "..." --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
+    'dubito ask "..." --llm ollama:llama3.1',
+    'dubito ask "..." --llm http://127.0.0.1:8000',
     "cat question.txt | dubito ask -",
 )
 
@@ -66,7 +67,10 @@ def ask(
         "prompts": prompts,
     }
     with working("loading", as_json=as_json):
-        from ..resources.opening import check_corpus  # noqa: PLC0415 - keeps `--help` quick
+        from ..resources.opening import check_corpus, check_server  # noqa: PLC0415 - keeps `--help` quick
+
+        named = [assignment.removeprefix("llm=") for assignment in assignments or [] if assignment.startswith("llm=")]
+        check_server(llm or next(iter(named), ""))  # before the imports, which take longer
         from ..resources.telemetry import export_spans  # noqa: PLC0415
         from ..state.mixins import CorpusContext  # noqa: PLC0415
         from ..traces.run import Run  # noqa: PLC0415

@@ -30,6 +30,7 @@ from ..presenters.words import counted
 from ..render.sanitize import one_line
 from ..render.screen import console, print_json
 from ..render.terminal import show_blocks
+from ..resources.fitting import fitted
 from ..resources.resources import shared_resources
 from ..state.calibration import identity, is_calibration, settings_of
 from ..state.context import BaseContext
@@ -61,7 +62,8 @@ def run_calibration(
         given = calibrator.options(**{name: value for name, value in own.items() if value is not None})
     except ValidationError as fault:
         raise UserFault(sentence_of(fault, calibrator.options.model_fields)) from fault
-    context = context_for(calibrator.compiled(), options, assignments or [])
+    given_context = context_for(calibrator.compiled(), options, assignments or [])
+    context = run_in_background(fitted(given_context, shared_resources()))  # the threshold holds for what auto takes
     calibration = calibrator(context, given)
     gold_questions = load_dataset(questions).questions[:limit]
     target = (out or Path(f"{technique}.calibration.json")).expanduser()

@@ -22,9 +22,9 @@ from ..models.background import run_in_background
 from ..models.interfaces import Sampling
 from ..models.weights import minilm_folder, smollm2_gguf
 from ..presenters.words import megabytes
-from ..resources.opening import SAMPLE, corpus_path, open_chat_model, open_encoder
+from ..resources.opening import SAMPLE, corpus_path, open_chat_model, open_encoder, server_of
 from ..retrieval.corpus import read_corpus
-from ..server_url import checked_url, key_for
+from ..server_url import checked_url, key_for, with_path
 from ..settings import settings
 
 EXTRAS = ["local", "studio", "ui", "eval", "plots", "datasets", "trace", "loaders", "qdrant", "ray", "vllm"]
@@ -162,10 +162,10 @@ def _langgraph_json() -> Check:
 
 def _chat_model(name: str) -> Iterator[Check]:
     needed = name == "embedded"
-    kind, _, rest = name.partition(":")
-    if kind in {"vllm", "openai"} and rest:
+    if (address := server_of(name)) is not None:
+        url = with_path(address.partition("#")[0])
         remedy = "check that the server runs and that this is its URL, as in http://host:8000/v1"
-        server = _guarded("chat server", lambda: run_in_background(_served(rest.partition("#")[0])), remedy=remedy)
+        server = _guarded("chat server", lambda: run_in_background(_served(url)), remedy=remedy)
         yield server
         if server.state != "ok":
             return

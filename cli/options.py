@@ -70,7 +70,8 @@ Llm = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="embedded, vllm:URL#model, engine:DIR, openai:URL#model, hf:DIR, gguf:FILE.",
+        help="embedded, ollama:MODEL, http://HOST:PORT, vllm:URL#model, engine:DIR, openai:URL#model, hf:DIR, "
+        "gguf:FILE.",
     ),
 ]
 Encoder = Annotated[str | None, typer.Option(metavar="NAME", help="embedded, st:DIR, openai:URL#model.")]

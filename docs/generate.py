@@ -2,7 +2,7 @@
 
 It writes langgraph.json, the list of graphs in `__init__.py`, the list of packages in pyproject.toml, the drawings
 docs/graphs/*.mmd, the pages docs/reference/graphs/*.md and their list in mkdocs.yml. In the other pages of docs/ it
-writes the text between `<!-- figure NAME -->` or `<!-- settings NAME -->` and `<!-- end -->`.
+writes the text between `<!-- figure NAME -->`, `<!-- settings NAME -->` or `<!-- backends all -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_type_hints
 
+from dubito.errors import UserFault
 from dubito.graphs import chat, reviewed
 from dubito.graphs.registry import graph_named, graph_names
+from dubito.nodes.thresholds import threshold_of
 from dubito.presenters.presenter import presenter_of
+from dubito.state.capability import Capability
 from dubito.state.flow import Answered, Question
+from dubito.state.seakr import SeaKRContext
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import is_typeddict
 
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 GRAPHS = Path("reference/graphs")
-PLACE = re.compile(r"(<!-- (figure|settings) (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (figure|settings|backends) (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 FORMS: dict[ModuleType, str] = {
     chat: "A chat: messages in, the answer to the last question out. {about} ({name})",
@@ -53,7 +57,7 @@ def generated(root: Path) -> dict[Path, str]:
     for page in sorted((root / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         if PLACE.search(text):
-            files[page] = PLACE.sub(lambda place: place[1] + PARTS[place[2]](graphs[place[3]]) + place[4], text)
+            files[page] = PLACE.sub(lambda place: place[1] + part(graphs, place[2], place[3]) + place[4], text)
     return files
 
 
@@ -165,7 +169,62 @@ def settings(graph: Graph) -> str:
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
 
 
-PARTS = {"figure": figure, "settings": settings}
+class Backend(NamedTuple):
+    """A kind of chat model. title: for the table; name: such as a setting has."""
+
+    title: str
+    name: str
+    capabilities: frozenset[Capability]
+
+
+_LOGPROBS: frozenset[Capability] = frozenset({"logprobs", "seed"})
+_VLLM: frozenset[Capability] = _LOGPROBS | {"option_probabilities", "score"}
+_STATES: frozenset[Capability] = _VLLM | {"hidden_states"}
+
+BACKENDS: Mapping[str, Backend] = {
+    "plain": Backend("a server without log-probabilities", "openai:http://host/v1#my-model", frozenset({"seed"})),
+    "logprobs": Backend("a server with them", "openai:http://host/v1#my-model", _LOGPROBS),
+    "langchain": Backend("LangChain", "langchain:ChatOpenAI#my-model", frozenset()),
+    "vllm": Backend("vLLM", "vllm:http://host/v1#my-model", _VLLM),
+    "states": Backend("vLLM with `&states=`", "vllm:http://host/v1#my-model&states=http://host/v1", _STATES),
+    "engine": Backend("`engine:`", "engine:my-model", _STATES),
+    "weights": Backend("`hf:`, `gguf:`", "hf:my-model", _STATES | {"energy"}),
+    "embedded": Backend("`embedded`", "embedded", _STATES | {"energy"}),
+}
+
+
+def backends(graphs: Mapping[str, Graph]) -> str:
+    """Which graph works with which chat model, all settings at their defaults, as a table."""
+    rows = {
+        name: [works_with(graph.builder.context_schema, backend) for backend in BACKENDS.values()]
+        for name, graph in graphs.items()
+    }
+    titles = "".join(f" {backend.title} |" for backend in BACKENDS.values())
+    lines = [
+        f"| `{name}` |" + "".join(f" {cell} |" if cell in {"yes", "no"} else f" `{cell}` |" for cell in cells)
+        for name, cells in rows.items()
+    ]
+    return "\n".join([f"| |{titles}", "|---|" + "---|" * len(BACKENDS), *lines])
+
+
+def works_with(settings: Any, backend: Backend) -> str:  # noqa: ANN401 - a type of settings
+    """`yes`, or the evaluator or estimator that auto takes; `no`, or the setting that a value must be given for."""
+    context = settings().fitted(backend.capabilities | {"encoder"})
+    if context.refusal(backend.name, backend.capabilities):
+        return "no"
+    if isinstance(context, SeaKRContext):
+        try:
+            threshold_of(context, backend.name)
+        except UserFault:
+            return "set retrieval_threshold"
+    return next((context.chosen[name]["value"] for name in ("evaluator", "estimator") if name in context.chosen), "yes")
+
+
+def part(graphs: Mapping[str, Graph], kind: str, name: str) -> str:
+    """A generated part of a page."""
+    if kind == "backends":
+        return backends(graphs)
+    return {"figure": figure, "settings": settings}[kind](graphs[name])
 
 
 def stale(root: Path) -> Iterator[Path]:

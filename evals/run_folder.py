@@ -174,13 +174,14 @@ def spread(tasks: Sequence[EvaluationTask], urls: Sequence[str]) -> list[Evaluat
 
 def _at(task: EvaluationTask, url: str) -> EvaluationTask:
     kind, _, rest = str(task.context["llm"]).partition(":")
-    if kind not in {"vllm", "openai"}:
+    if kind not in {"vllm", "openai", "http", "https"}:
         raise UserFault(
             f"Replicas are servers of one chat model, and the chat model of {task.system} is "
             f"'{task.context['llm']}': name a served model, such as vllm:URL#model."
         )
     model = rest.partition("#")[2]
-    return replace(task, context={**task.context, "llm": f"{kind}:{url}#{model}"})
+    served = f"{url}#{model}" if kind in {"http", "https"} else f"{kind}:{url}#{model}"
+    return replace(task, context={**task.context, "llm": served})
 
 
 def begin(

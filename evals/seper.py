@@ -10,6 +10,7 @@ from ..errors import ContextOverflow, ModelFault, ModelUnavailable
 from ..graphs import wiring
 from ..nodes.prepare import check_capabilities, check_question
 from ..nodes.seper_scoring import belief_of, distinct_answers, judge_sides, sample_side, unlabelled_warnings
+from ..resources.fitting import fitted
 from ..resources.resources import Resources
 from ..state.records import Chunk
 from ..state.seper import Belief, SampledResponse, SePerContext
@@ -81,6 +82,7 @@ async def measure_pieces(
     for piece in pieces:
         check_question(piece.question)
     sides = [_sides(piece) for piece in pieces]
+    context = await fitted(context, resources)
     await check_capabilities(context, resources)
     llm = await resources.llm(context)
     judge = await resources.judge(context)

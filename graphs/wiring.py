@@ -23,6 +23,7 @@ from ..nodes.prepare import Hook, prepare
 from ..prompt_templates import PROMPTS, Prompt
 from ..prompts import own_prompts
 from ..resources.allowlist import check_allowed
+from ..resources.fitting import fitted
 from ..resources.resources import Resources, shared_resources
 from ..resources.telemetry import export_if_asked
 from ..state.context import PROMPT_FIELD, BaseContext
@@ -182,11 +183,16 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         runtime, context, name = self._runtime(), self.context(), str(get_config()["metadata"]["langgraph_node"])
         # a parent's settings are checked as the parent's: what is configured for it is allowed in its subgraphs
         await check_allowed(runtime.context if isinstance(runtime.context, BaseContext) else context)
+        resources = self._resources or shared_resources()
         meter = _streaming_meter(runtime, name)
         token, prompts_token = current_meter.set(meter), own_prompts.set(context.prompts)
         start = time.perf_counter()
         try:
-            update = dict(await node(state, context, self._resources or shared_resources()))
+            fit = await fitted(context, resources)
+            if fit is not context:
+                await check_allowed(fit)  # what auto has taken, too
+            context = fit
+            update = dict(await node(state, context, resources))
         except ModelFault as fault:
             attempt = runtime.execution_info.node_attempt if runtime.execution_info else RETRY.max_attempts
             if attempt < RETRY.max_attempts and not fault.attempts:

@@ -29,11 +29,13 @@ class CachedEncoder:
         self._encoder = encoder
         self.name = encoder.name
         self._owner = _digest(encoder.name)
+        self._path = path
         self._cache = DiskCache(path, "embedding cache")
 
     async def dimension(self) -> int:
-        """See `Encoder.dimension`."""
-        return await self._encoder.dimension()
+        """See `Encoder.dimension`; of the cached vectors, so that weights load only for a text that is new."""
+        length = await asyncio.to_thread(self._cached_length)
+        return int(length) // 4 if length else await self._encoder.dimension()  # in bytes of float32
 
     async def max_tokens(self) -> int | None:
         """See `Encoder.max_tokens`."""
@@ -52,6 +54,9 @@ class CachedEncoder:
         vectors = await asyncio.to_thread(self._read, keys)
         await self._embed_missing(vectors, dict(zip(keys, texts, strict=True)), query)
         return await asyncio.to_thread(_stacked, [vectors[key] for key in keys])
+
+    def _cached_length(self) -> bytes | None:
+        return self._cache.read(self._owner, [LENGTH]).get(LENGTH) if self._path.exists() else None
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The cached vectors and their length; vectors of another length or that are not finite are left out."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,6 +181,24 @@ class ChatModel(Protocol):
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         """The number of tokens of each text; an upper estimate if the backend has no tokenizer."""
+        ...
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A chat model that can tell only by asking whether it is there and what it can do."""
+
+    async def check(self, claimed: frozenset[Capability]) -> Mapping[Capability, str]:
+        """Try the capabilities once; `capabilities` leaves out those that failed from then on.
+
+        The result has a clause for each of `claimed` that failed now. The first call also asks whether the model is
+        there. Raises `ModelFault` if it is not, `UserFault` for a model that is not served.
+        """
+        ...
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """The capabilities that were tried and failed, each with a clause that says how."""
         ...
 
 

@@ -25,7 +25,7 @@ GROUP = 256
 """Pairs in one call of a judge: finished calls are remembered, and cancellation takes effect between calls."""
 
 
-def open_judge(name: str, llm: ChatModel, encoder: Encoder, cache: Path) -> Judge:
+def open_judge(name: str, llm: ChatModel, encoder: Encoder | None, cache: Path) -> Judge:
     """Open a judge by name, with its memory; weights are loaded at the first judgement.
 
     llm: for `llm`; encoder: for `embedded` and `similarity:T`; cache: the folder for a cross-encoder's judgements.
@@ -39,9 +39,9 @@ def open_judge(name: str, llm: ChatModel, encoder: Encoder, cache: Path) -> Judg
 
         store = JudgementStore(cache / "judgements.sqlite", partial(weights_identity, rest))
         return RememberingJudge(CrossEncoderJudge(name, rest), GROUP, store)
-    if name == "embedded":
+    if name == "embedded" and encoder is not None:
         return RememberingJudge(SimilarityJudge(name, encoder), GROUP)
-    if kind == "similarity" and (threshold := _number(rest)) is not None and 0 < threshold < 1:
+    if kind == "similarity" and encoder is not None and (threshold := _number(rest)) is not None and 0 < threshold < 1:
         return RememberingJudge(SimilarityJudge(name, encoder, threshold), GROUP)
     raise UserFault(f"There is no judge named '{name}': use one of {JUDGE_NAMES}.")
 

@@ -11,22 +11,28 @@ import numpy as np
 
 from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing, ModelFault, UserFault
+from ..server_url import with_path
+from ..state.capability import MEANING
 from .choose_by_prompt import ask_and_parse
 from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
-from .openai_server import Server, listed, log_probability, unknown_model, usage
+from .openai_server import RequestRefused, Server, listed, log_probability, unknown_model, usage
 from .option_probabilities import OptionMasses, normalised, option_masses, told_apart
 from .postprocess import tokens_within
 from .thinking import CLOSE, OPEN, strip_thinking, why_empty
 from .vllm_states import StatesServer, compare, refuse_extraction
 
-Flavour = Literal["vllm", "openai"]
+Flavour = Literal["vllm", "ollama", "openai"]
+FLAVOURS: Mapping[str, Flavour] = {"vllm": "vllm", "ollama": "ollama", "openai": "openai"}
+"""By the beginning of a name; of any other name the server's list of models says it."""
+
 T = TypeVar("T")
 
 _TOP_LOGPROBS = 20  # the most that OpenAI's API and vLLM return
 _UNSEEN = 1e-3  # the most probability that `choose` leaves unassigned; with more it scores each option
 _TOKENIZE_AT_ONCE = 32
 _NO_THINKING: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
+_TRIAL: list[Message] = [{"role": "user", "content": "Say yes."}]
 _STORY: list[Message] = [{"role": "user", "content": "Tell me a story."}]
 
 
@@ -43,30 +49,80 @@ class OpenAIChat:
         name: str,
         base_url: str,
         model: str | None = None,
-        flavour: Flavour = "vllm",
+        flavour: Flavour | None = "vllm",
         *,
         states: StatesServer | None = None,
     ) -> None:
         """Open a model on a server.
 
         name: the name it was opened by; base_url: as in `http://127.0.0.1:8000/v1`; model: None for the only model on
-        the server; states: the server that reads hidden states of the continuations.
+        the server; flavour: None if the server's list of models is to say it; states: the server that reads hidden
+        states of the continuations.
         """
         self.name = name
         self._server = Server(base_url)
         self._model = model
-        self._vllm = flavour == "vllm"
-        self._has_logprobs = True
+        self._flavour = flavour
+        self._is_met = False
+        self._tried: set[Capability] = set()
+        self._lacks: dict[Capability, str] = {}
         self._states = states
         self._compared = False
 
     @property
     def capabilities(self) -> frozenset[Capability]:
         """See `ChatModel.capabilities`."""
-        if not self._vllm:
-            return frozenset({"logprobs", "seed"})
-        every: frozenset[Capability] = frozenset({"logprobs", "option_probabilities", "score", "seed"})
-        return every | {"hidden_states"} if self._states else every
+        every: frozenset[Capability] = frozenset({"logprobs", "seed"})
+        if self._vllm:
+            every |= {"option_probabilities", "score"}
+        if self._states:
+            every |= {"hidden_states"}
+        return every - self._lacks.keys()
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """See `Checkable.lacks`."""
+        return dict(self._lacks)
+
+    async def check(self, claimed: frozenset[Capability]) -> Mapping[Capability, str]:
+        """See `Checkable.check`: one request for a few tokens for log-probabilities, one to score a word."""
+        await self._meet()
+        failed: dict[Capability, str] = {}
+        for capability, works in (("logprobs", self._gives_logprobs), ("score", self._gives_scores)):
+            if capability in claimed - self._tried:
+                try:
+                    await works()
+                except (RequestRefused, CapabilityMissing) as fault:
+                    said = f" ({fault})".replace(".)", ")") if isinstance(fault, RequestRefused) else ""
+                    failed[capability] = f"'{self.name}' gives no {MEANING[capability]}{said}"
+                self._tried.add(capability)
+        self._lacks |= failed
+        return failed
+
+    @property
+    def _vllm(self) -> bool:
+        return self._flavour == "vllm"
+
+    async def _gives_logprobs(self) -> None:
+        await self.complete(_TRIAL, Sampling(max_tokens=8, logprobs=True))
+
+    async def _gives_scores(self) -> None:
+        await self.score(_TRIAL, ["Yes"])
+
+    async def _meet(self) -> None:
+        """Ask the server, once, whether it is there, whether it has the model, and what it is if that is not known."""
+        if self._is_met:
+            return
+        models = await self._server.reach()
+        if self._states is not None:
+            await self._states.reach()
+        if self._flavour is None:
+            self._flavour = "vllm" if any(model.get("owned_by") == "vllm" for model in models.values()) else "openai"
+        model = await self._model_id()
+        names = {model, f"{model}:latest"} if self._flavour == "ollama" else {model}
+        if models and self._flavour != "openai" and names.isdisjoint(models):  # others may list less than they serve
+            raise UserFault(unknown_model(self._server.base_url, model, models))
+        self._is_met = True
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """See `ChatModel.complete`.
@@ -77,6 +133,7 @@ class OpenAIChat:
         thought and the beginning of the answer. Greedy continuations are equal: one is requested for all.
         """
         check_sampling(sampling)
+        await self._know()
         n, body = sampling.distinct, await self._body(messages, sampling)
         replies = [await self._completions({**body, "n": n} if n > 1 else body, sampling)]
         if not self._vllm and (missing := n - len(replies[0].completions)) > 0:  # Ollama and others ignore n
@@ -96,6 +153,7 @@ class OpenAIChat:
         the option that the reply names has probability 1, and a reply that names none is asked again once.
         """
         check_options(options)
+        await self._know()
         if self._vllm:
             return await self._choose_confined(messages, list(options))
         return await self._choose_freely(messages, list(options))
@@ -106,6 +164,7 @@ class OpenAIChat:
         Exact: the tokens of each continuation follow the prompt tokens that `complete` would continue, the generation
         prompt included, so no token straddles the boundary. One request scores all continuations.
         """
+        await self._know()
         if not self._vllm:
             raise self._missing("cannot score given replies")
         if not any(continuations):
@@ -148,6 +207,7 @@ class OpenAIChat:
 
     async def window(self) -> int | None:
         """See `ChatModel.window`; None on an openai server."""
+        await self._know()
         if not self._vllm:
             return None
         model = await self._model_id()
@@ -158,15 +218,23 @@ class OpenAIChat:
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         """See `ChatModel.count`; on an openai server an upper estimate (see `estimated_tokens`)."""
+        await self._know()
         if not self._vllm:
             return [estimated_tokens(text) for text in texts]
         return [len(ids) for ids in await self._each(texts, self._text_ids)]
+
+    async def _know(self) -> None:
+        if self._flavour is None:
+            await self._meet()
 
     async def _model_id(self) -> str:
         if self._model is None:
             served = await self._server.served()
             if len(served) != 1:
-                which = f"serves several models: name one of {listed(served)}" if served else "serves no model"
+                which = "serves no model"
+                if served:
+                    name = f"{self.name.partition('#')[0]}#{min(served)}"
+                    which = f"serves several models: name one of {listed(served)}, as in {name}"
                 raise UserFault(f"{self._server.base_url} {which}.")
             (self._model,) = served
         return self._model
@@ -283,7 +351,8 @@ class OpenAIChat:
                 masses, _ = option_masses(_logprobs(choice) or [], options, loose=True)
                 return masses, self._completion(choice, sampling).text, usage(reply)
 
-            masses, text, tokens = await self._ask_freely(request, replace(sampling, logprobs=self._has_logprobs), read)
+            sampling = replace(sampling, logprobs="logprobs" in self.capabilities)
+            masses, text, tokens = await self._ask_freely(request, sampling, read)
             if sum(masses.values()) >= 0.5:
                 probabilities.update(normalised(masses))
                 text = max(masses, key=masses.__getitem__)
@@ -303,7 +372,7 @@ class OpenAIChat:
         except UserFault as fault:
             if "logprobs" not in str(fault):
                 raise
-        self._has_logprobs = False
+        self._lacks["logprobs"] = f"'{self.name}' gives no {MEANING['logprobs']}"
         return await self._ask_freely(messages, replace(sampling, logprobs=False), read)
 
     async def _score_ids(self, prompt: list[int], continuations: list[list[int]]) -> Scores:
@@ -317,6 +386,8 @@ class OpenAIChat:
         }
 
         def read(reply: dict[str, Any]) -> Scores:
+            if any(choice.get("prompt_logprobs") is None for choice in _choices(reply)):
+                raise self._missing("returns no log-probabilities of given text")
             rows = (choice["prompt_logprobs"][len(prompt) :] for choice in _choices(reply))
             scored = iter([_scored(ids, row) for ids, row in zip(nonempty, rows, strict=True)])
             return Scores(tuple(next(scored) if ids else () for ids in continuations), usage(reply))
@@ -346,14 +417,18 @@ class OpenAIChat:
         return CapabilityMissing(f"{self.name} {what}; use a vllm:, hf:, gguf: or embedded model for that.")
 
 
-def open_server(name: str, address: str, flavour: Flavour) -> OpenAIChat:
-    """The model at `URL#model&states=URL&layer=N`; only the first URL is required. `UserFault` for another form."""
+def open_server(name: str, address: str, flavour: Flavour | None) -> OpenAIChat:
+    """The model at `URL#model&states=URL&layer=N`; only the first URL is required, and its path may be left out.
+
+    Raises `UserFault` for another form.
+    """
     url, _, rest = address.partition("#")
+    url = with_path(url)
     model, *extras = rest.split("&")
     given = dict(extra.partition("=")[::2] for extra in extras)
     if not given:
         return OpenAIChat(name, url, model or None, flavour)
-    if flavour != "vllm" or given.keys() - {"states", "layer"} or not given.get("states"):
+    if flavour not in {"vllm", None} or given.keys() - {"states", "layer"} or not given.get("states"):
         raise UserFault(
             f"'{name}' cannot be read: after the model of a vllm: name write &states=URL, and &layer=N behind it if "
             "needed, as in vllm:http://127.0.0.1:8000/v1#model&states=http://127.0.0.1:8001/v1."
@@ -361,7 +436,7 @@ def open_server(name: str, address: str, flavour: Flavour) -> OpenAIChat:
     layer = given.get("layer")
     if layer is not None and not (layer.isascii() and layer.isdigit() and int(layer)):
         raise UserFault(f"'{name}' cannot be read: the layer must be a number from 1, not '{layer}'.")
-    states = StatesServer(given["states"], int(layer) if layer else None)
+    states = StatesServer(with_path(given["states"]), int(layer) if layer else None)
     return OpenAIChat(name, url, model or None, flavour, states=states)
 
 

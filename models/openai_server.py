@@ -20,6 +20,7 @@ from ..settings import settings
 from .interfaces import Tokens
 from .outage import Outages
 from .provider_faults import TRANSIENT_STATUS, one_line
+from .server_list import listed_models
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient
@@ -37,6 +38,10 @@ _OVERFLOW_CODES = {"context_length_exceeded", "exceed_context_size_error"}  # Op
 _WINDOW = re.compile(r"max_model_len=(\d+)|maximum (?:context|model) length\D{0,9}(\d+)", re.IGNORECASE)
 _NO_ROOM = "max_tokens must be at least 1"
 _NEEDED = re.compile(r"(?:at least )?\d+")
+
+
+class RequestRefused(UserFault):
+    """The server is there and does not serve such a request."""
 
 
 class _Refusal(ModelFault):
@@ -57,6 +62,7 @@ class Server:
         self.base_url = checked_url(base_url, "http://127.0.0.1:8000/v1")
         self.root = self.base_url.removesuffix("/v1")
         self._served: dict[str, int | None] | None = None
+        self._listed: dict[str, dict[str, Any]] | None = None
         self._outages = Outages()
 
     async def served(self) -> dict[str, int | None]:
@@ -64,6 +70,19 @@ class Server:
         if self._served is None:
             self._served = await self.request("/models", None, _windows)
         return self._served
+
+    async def reach(self) -> Mapping[str, Mapping[str, Any]]:
+        """The listed models by name, empty if there is no list; not repeated, so that a dead server is told at once.
+
+        A server that answered before is not asked again. Raises `ModelFault` if it cannot be reached.
+        """
+        if self._listed is None:
+            models = await asyncio.to_thread(listed_models, self.base_url)
+            self._listed = {model["id"]: model for model in models or []}
+            if models is not None:
+                self._served = _windows({"data": models})
+                self._outages.answered()
+        return self._listed
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -167,7 +186,7 @@ class Server:
             return ContextOverflow(self._overflow(details, message, str(body.get("model"))))
         if status == 404:
             return await self._not_found(path, body, message)
-        return UserFault(f"{self.base_url} refused the request (HTTP {status}): {message}.")
+        return RequestRefused(f"{self.base_url} refused the request (HTTP {status}): {message}.")
 
     def _key_refused(self, status: int) -> str:
         if key_for(self.base_url, settings().api_key):
@@ -187,7 +206,7 @@ class Server:
             return fault
         if (model := body.get("model")) not in served:
             return UserFault(unknown_model(self.base_url, str(model), served))
-        return UserFault(f"{self.base_url} has no {path} (HTTP 404): {message}.")
+        return RequestRefused(f"{self.base_url} has no {path} (HTTP 404): {message}.")
 
     def _overflow(self, details: Mapping[str, Any], message: str, model: str) -> str:
         limit, needed = details.get("n_ctx"), details.get("n_prompt_tokens")

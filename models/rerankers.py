@@ -40,14 +40,14 @@ class Reranker(Protocol):
         ...
 
 
-def open_reranker(name: str, llm: ChatModel, encoder: Encoder) -> Reranker:
+def open_reranker(name: str, llm: ChatModel, encoder: Encoder | None) -> Reranker:
     """Open a re-ranker by name; weights are loaded at the first call.
 
     llm: for `likelihood`; encoder: for `embedded`. `UserFault` for an unknown name, `CapabilityMissing` for
     `likelihood` with a chat model that cannot score given replies.
     """
     kind, _, rest = name.partition(":")
-    if name == "embedded":
+    if name == "embedded" and encoder is not None:
         return BoundedReranker(name, partial(similarity, encoder))
     if kind == "cross" and rest:
         from .cross_encoder import CrossEncoderRelevance  # noqa: PLC0415 - backends load when first needed

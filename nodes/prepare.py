@@ -31,8 +31,9 @@ async def prepare(
     `CapabilityMissing` for a chat model that cannot do what the settings need.
     """
     check_question(state.get("question"))
-    await check_capabilities(context, resources)
-    update = {**begin_anew(schema), "settings": context.model_dump(mode="json")}
+    warnings = await check_capabilities(context, resources)
+    update = {**begin_anew(schema), "settings": context.model_dump(mode="json"), "chosen": context.chosen}
+    update |= {"warnings": warnings} if warnings else {}
     for hook in hooks:
         update |= await hook(state, context, resources)
     await open_resources(context, resources, corpus=not update.get("given"))
@@ -50,16 +51,28 @@ def check_question(question: object) -> None:
         )
 
 
-async def check_capabilities(context: BaseContext, resources: Resources) -> None:
-    """Open the chat model; refuse it if it lacks a capability that the settings need."""
+async def check_capabilities(context: BaseContext, resources: Resources) -> list[str]:
+    """Refuse a chat model that lacks a capability that the settings need; the warnings of one that is used in part.
+
+    context: fitted (see `fitted`).
+    """
     llm = await resources.llm(context)
+    tried = ", ".join(dict.fromkeys(llm.lacks.values()))
     if refusal := context.refusal(llm.name, llm.capabilities):
-        raise CapabilityMissing(refusal)
+        said = ", ".join(clause for clause in dict.fromkeys(llm.lacks.values()) if "(" in clause)  # the server's words
+        raise CapabilityMissing(f"{refusal.removesuffix('.')}; it was tried: {said}." if said else refusal)
+    useless = [
+        f"{name} has no effect with {cause}={getattr(context, cause)}, which auto has chosen."
+        for name, cause in context.unused().items()
+        if cause in context.chosen
+    ]
+    return [*([f"The chat model {tried}."] if tried else []), *useless]
 
 
 async def open_resources(context: Any, resources: Resources, *, corpus: bool = True) -> None:  # noqa: ANN401 - each context has its own fields
     """Check the chat model and open what the context's fields name: faults come before the first model call."""
     await check_capabilities(context, resources)
+    fields = type(context).model_fields.keys()
     openers: dict[str, Callable[[Any], Awaitable[object]]] = {
         "judge": resources.judge,
         "reranker": resources.reranker,
@@ -68,5 +81,7 @@ async def open_resources(context: Any, resources: Resources, *, corpus: bool = T
         "corpus": resources.retriever,
     }
     for field, open_resource in openers.items():
-        if field in type(context).model_fields and context.is_used(field) and (corpus or field != "corpus"):
+        # a first stage opens as much of the corpus as it reads
+        is_opened = field == "corpus" and ("first_stage" in fields or not corpus)
+        if field in fields and context.is_used(field) and not is_opened:
             await open_resource(context)

@@ -14,7 +14,7 @@ from ..prompts import unparsed
 from ..resources.resources import Resources
 from ..state.reasoning import ReasoningContext
 from ..state.records import Chunk
-from ..state.seakr import Estimator, SeaKRContext
+from ..state.seakr import SeaKRContext
 from ..uncertainty import (
     degree_entropy,
     eigen_score,
@@ -142,7 +142,7 @@ def _from_entailment(formula: Callable[[NDArray[np.bool_]], float]) -> Estimator
     return estimate
 
 
-ESTIMATORS: Mapping[Estimator, EstimatorFunction] = {
+ESTIMATORS: Mapping[str, EstimatorFunction] = {
     "gram": _gram,
     "prompt": _self_report,
     "perplexity": _perplexity,

@@ -178,7 +178,7 @@ def changes(step: Step) -> StepSummary:
 
 def warnings(step: Step) -> list[Block]:
     """The warnings of a step."""
-    return [Words(warning, "warn") for run in step.ended for warning in run.update.get("warnings", [])]
+    return [Words(warning, "warn") for run in step.ended for warning in run.update.get("warnings") or []]
 
 
 def _progress(step: Step) -> StepSummary:
@@ -190,10 +190,18 @@ def _progress(step: Step) -> StepSummary:
 
 
 def preparation(step: Step) -> StepSummary:
-    """What was prepared. A subgraph's preparation is hidden if nothing had to be done."""
-    if step.progress is None:
-        return StepSummary(hidden=bool(step.path))
-    return StepSummary(f"{step.progress.what}: {counted(step.progress.total, 'chunk')}")
+    """What was chosen and prepared. A subgraph's preparation is hidden if nothing had to be done."""
+    if step.path and step.progress is None:
+        return StepSummary(hidden=True)
+    words = "" if step.progress is None else f"{step.progress.what}: {counted(step.progress.total, 'chunk')}"
+    blocks = [block for run in step.ended for block in chosen_settings(run.update)]
+    return StepSummary(words, [*blocks, *warnings(step)])
+
+
+def chosen_settings(output: Mapping[str, Any]) -> list[Block]:
+    """'evaluator report: the model gives no ...' for each setting that was `auto`."""
+    chosen = (output.get("chosen") or {}).items()
+    return [Words(f"{name} {choice['value']}: {choice['because']}") for name, choice in chosen]
 
 
 def nothing(step: Step) -> StepSummary:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+from difflib import get_close_matches
 from importlib import resources as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UserFault
+from ..errors import ModelFault, ModelUnavailable, UserFault
+from ..server_url import checked_url, ollama_url, with_path
 from ..settings import settings
 
 if TYPE_CHECKING:
@@ -17,8 +20,8 @@ if TYPE_CHECKING:
 SAMPLE = "sample"
 QDRANT = "qdrant:"
 CHAT_NAMES = (
-    "embedded, vllm:URL#model, vllm:URL#model&states=URL, engine:folder-or-hub-name, openai:URL#model, "
-    "hf:folder-or-hub-name, gguf:file"
+    "embedded, vllm:URL#model, vllm:URL#model&states=URL, ollama:model, http://host:port (any other server), "
+    "engine:folder-or-hub-name, openai:URL#model, hf:folder-or-hub-name, gguf:file"
 )
 ENCODER_NAMES = "embedded, st:folder-or-hub-name, openai:URL#model"
 
@@ -39,20 +42,70 @@ def check_corpus(name: str) -> None:
 def open_chat_model(name: str) -> ChatModel:
     """Open a chat model by name. Weights load at its first call. Raises `UserFault` for an unknown name."""
     kind, _, rest = name.partition(":")
-    if kind in {"vllm", "openai"} and rest:
-        from ..models.openai_chat import open_server  # noqa: PLC0415 - backends load when first needed
+    if (server := server_of(name)) is not None:
+        from ..models.openai_chat import FLAVOURS, open_server  # noqa: PLC0415 - backends load when first needed
 
-        return open_server(name, rest, "vllm" if kind == "vllm" else "openai")
+        return open_server(name, server, FLAVOURS.get(kind))
     if kind == "engine" and rest:
         from ..models.vllm_engine import open_engine  # noqa: PLC0415
 
         return open_engine(name)
-    if name == "embedded" or (kind in {"hf", "gguf"} and rest):
+    if name == "embedded" or (kind in {"hf", "gguf"} and rest) or _is_folder_or_hub_name(name):
         from ..models.transformers_chat import TransformersChat  # noqa: PLC0415
         from ..models.weights import smollm2_gguf  # noqa: PLC0415
 
-        return TransformersChat(name, str(smollm2_gguf()) if name == "embedded" else rest)
-    raise UserFault(f"There is no chat model named '{name}': use one of {CHAT_NAMES}.")
+        return TransformersChat(name, str(smollm2_gguf()) if name == "embedded" else rest or name)
+    raise UserFault(f"There is no chat model named '{name}': {_advice(name)}.")
+
+
+def server_of(name: str) -> str | None:
+    """`URL#model&...` of a chat model on a server, the URL's path left out or not; None for any other name."""
+    kind, _, rest = name.partition(":")
+    if kind in {"http", "https"} and rest:
+        return name
+    if kind == "ollama" and rest:
+        return f"{ollama_url()}#{rest}"
+    return rest if kind in {"vllm", "openai"} and rest else None
+
+
+def check_server(name: str) -> None:
+    """Raise `ModelUnavailable` if a chat model's server cannot be reached. It blocks, and imports nothing slow."""
+    from ..models.server_list import listed_models  # noqa: PLC0415 - backends load when first needed
+
+    for address in (server_of(name) or "").split("&states="):
+        url = address.partition("#")[0].partition("&")[0]
+        try:
+            if url:
+                listed_models(checked_url(with_path(url), "http://127.0.0.1:8000/v1"))
+        except ModelFault as fault:
+            raise ModelUnavailable(fault.endpoint, 1, fault.reason) from None
+
+
+def _is_folder_or_hub_name(name: str) -> bool:
+    """A folder, or `owner/model`."""
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name) is not None or os.path.isdir(name)  # noqa: PTH112 - Path.is_dir raises for odd names
+
+
+_HOST = re.compile(
+    r"(?:localhost|[\w-]+(?:\.[\w-]+)+|\[[0-9a-f:]+\]|[\w.-]+(?=:\d{2,5}(?:[/#]|$)))(?::\d+)?(?:[/#].*)?"
+)
+_KINDS = ["vllm", "openai", "ollama", "engine", "hf", "gguf"]
+
+
+def _advice(name: str) -> str:
+    """The right name, if the name shows what is meant; else all names."""
+    kind, colon, rest = name.partition(":")
+    if name.lower().endswith(".gguf"):
+        return f"for a file write gguf:{name}"
+    if name.lower().startswith(("gpt-", "chatgpt-")):
+        return f"for OpenAI's API write openai:https://api.openai.com/v1#{name}"
+    if rest and (close := get_close_matches(kind.lower(), _KINDS, n=1)):
+        return f"did you mean {close[0]}:{rest}"
+    if _HOST.fullmatch(name.lower()) and (":" in name or "/" in name):
+        return f"for a server write http://{name}"
+    if re.fullmatch(r"[\w.:-]*\w", name) and not (colon and not kind):
+        return f"for a model of Ollama write ollama:{name}, else use one of {CHAT_NAMES}"
+    return f"use one of {CHAT_NAMES}"
 
 
 def open_encoder(name: str) -> Encoder:

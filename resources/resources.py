@@ -12,6 +12,7 @@ from ..models.background import start_in_background
 from ..models.interfaces import ChatModel, Encoder, Judge
 from ..models.metering import Metered, report_progress
 from ..settings import settings
+from ..state.mixins import DocumentGraphContext
 from .live_objects import as_chat_model, as_encoder, as_retriever
 from .opening import QDRANT, check_weights, corpus_path, open_chat_model, open_encoder
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from langchain_core.vectorstores import VectorStore
 
     from ..models.rerankers import Reranker
+    from ..retrieval.chunked_corpus import ChunkedCorpus
     from ..retrieval.corpus_graph import CorpusGraph
     from ..retrieval.document_graph import DocumentGraph
     from ..retrieval.first_stage import FirstStage
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from ..state.context import BaseContext
     from ..state.mixins import (
         CorpusContext,
-        DocumentGraphContext,
         EncoderContext,
         FirstStageContext,
         JudgeContext,
@@ -72,6 +73,11 @@ class Resources:
         self._metered: dict[tuple[str, int], Metered] = {}
         self._lock = threading.Lock()
 
+    @property
+    def has_encoder(self) -> bool:
+        """Is there a live encoder?"""
+        return self._encoder is not None
+
     async def llm(self, context: BaseContext) -> Metered:
         """The context's chat model, with at most `concurrency` calls at a time; `UserFault` for an unknown name."""
         name, concurrency = context.llm, context.concurrency
@@ -105,9 +111,9 @@ class Resources:
         async def open_it() -> Judge:
             from ..models.judges import open_judge  # noqa: PLC0415 - for the graphs that judge
 
-            opened = await self.llm(context), await self.encoder(context)
             await check_weights(name, "nli:", "judge")
-            return open_judge(name, *opened, settings().cache)
+            encoder = await self.encoder(context) if name.startswith(("embedded", "similarity")) else None
+            return open_judge(name, await self.llm(context), encoder, settings().cache)
 
         if self._judge is not None:
             return self._judge
@@ -122,9 +128,9 @@ class Resources:
         async def open_it() -> Reranker:
             from ..models.rerankers import open_reranker  # noqa: PLC0415 - for the graphs that re-rank
 
-            opened = await self.llm(context), await self.encoder(context)
             await check_weights(name, "cross:", "re-ranker")
-            return open_reranker(name, *opened)
+            encoder = await self.encoder(context) if name == "embedded" else None
+            return open_reranker(name, await self.llm(context), encoder)
 
         if self._reranker is not None:
             return self._reranker
@@ -137,9 +143,14 @@ class Resources:
         name, corpus = context.first_stage, context.corpus
 
         async def open_it() -> FirstStage:
-            from ..retrieval.first_stage import open_first_stage  # noqa: PLC0415 - faiss loads when first needed
+            from ..retrieval.chunked_corpus import cut_corpus  # noqa: PLC0415
+            from ..retrieval.first_stage import open_first_stage  # noqa: PLC0415
 
-            source = await self.retriever(context)
+            source: ChunkedCorpus | Retriever | None = None
+            alone = name.strip() == "bm25" and not isinstance(context, DocumentGraphContext)
+            if alone and self._retriever is None and not corpus.startswith(QDRANT):
+                source = await cut_corpus(corpus_path(corpus), context.chunker, on_bad_record=context.on_bad_record)
+            source = source or await self.retriever(context)
             return await open_first_stage(name, source, settings().cache, _progress(f"reading {corpus}"))
 
         return await self._once(("first stage", name, *_index_key(context)), open_it)

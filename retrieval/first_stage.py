@@ -11,6 +11,7 @@ from typing import Protocol
 from ..errors import UserFault
 from ..state.records import Chunk
 from .bm25 import open_bm25
+from .chunked_corpus import ChunkedCorpus
 from .chunking import Progress
 from .fusion import Fused, Ranker
 from .index import Index
@@ -47,7 +48,7 @@ class FirstStage(Protocol):
 class IndexStage:
     """A first stage that ranks the rows of an index."""
 
-    def __init__(self, name: str, ranker: Ranker, index: Index) -> None:
+    def __init__(self, name: str, ranker: Ranker, index: Index | ChunkedCorpus) -> None:
         """ranker: ranks this index's rows."""
         self.name = name
         self._ranker, self._index = ranker, index
@@ -76,14 +77,17 @@ class LiveStage:
 
 
 async def open_first_stage(
-    name: str, source: Index | Retriever, cache: Path, progress: Progress | None = None
+    name: str, source: Index | ChunkedCorpus | Retriever, cache: Path, progress: Progress | None = None
 ) -> FirstStage:
     """The first stage of that name over an index; its files are built once and kept in the cache folder.
 
-    source: an index, or a live retriever, which is used under every name. progress: gets the number of chunks read
+    source: an index, for `bm25` also chunks without vectors, or a live retriever, which is used under every name.
+    progress: gets the number of chunks read
     when files are built. `UserFault` for an unknown name.
     """
     parts = _parts(name.strip())
+    if isinstance(source, ChunkedCorpus):
+        return IndexStage(name.strip(), await open_bm25(source, cache, progress), source)
     if not isinstance(source, Index):
         return LiveStage(source)
     rankers = [await _ranker(part, source, cache, progress) for part in parts]

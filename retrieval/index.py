@@ -96,11 +96,7 @@ class Index:
                 f"The index {shown(path)} was made with the encoder '{manifest.encoder}', not with "
                 f"'{encoder.name}': choose that encoder, or {HOW_TO_BUILD}."
             )
-        if manifest.dimension != (dimension := await encoder.dimension()):
-            raise UserFault(
-                f"The index {shown(path)} has vectors of length {manifest.dimension} and the encoder '{encoder.name}' "
-                f"now gives vectors of length {dimension}: {HOW_TO_BUILD}."
-            )
+        _check_dimension(f"The index {shown(path)}", manifest, encoder, await encoder.dimension())
         chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
         return cls(manifest, chunks, vectors, encoder)
 
@@ -108,6 +104,11 @@ class Index:
     def chunks(self) -> Sequence[Chunk]:
         """Every chunk in row order, without scores; read-only."""
         return self._chunks
+
+    @property
+    def chunks_sha256(self) -> str:
+        """The hash of the chunks' file."""
+        return self.manifest.chunks_sha256
 
     @property
     def vectors(self) -> Vectors:
@@ -158,16 +159,21 @@ class Index:
 
     async def rank(self, query: str, n: int) -> Ranking:
         """The rows of the n chunks nearest to a query, and their cosines."""
-        question = (await self._encoder.embed([query], query=True))[0]
+        question = await self._question(query)
         return await asyncio.to_thread(self._nearest, question, min(n, len(self._chunks)))
 
     async def pool(self, query: str, top_n: int | None) -> Pool:
         """See `Retriever.pool`; for None the vectors are FAISS's own memory, not a copy."""
-        question = (await self._encoder.embed([query], query=True))[0]
+        question = await self._question(query)
         if top_n is None:
             return Pool(question, self._rows, self._chunk, self.problems)
         nearest = (await asyncio.to_thread(self._nearest, question, min(at_least_one(top_n), len(self._chunks)))).rows
         return Pool(question, self._rows[nearest], lambda i: self._chunk(int(nearest[i])), self.problems)
+
+    async def _question(self, query: str) -> Vectors:
+        question: Vectors = (await self._encoder.embed([query], query=True))[0]
+        _check_dimension("The index", self.manifest, self._encoder, len(question))
+        return question
 
     def _chunk(self, row: int) -> Chunk:
         return self._chunks[row].copy()
@@ -247,6 +253,15 @@ async def _once(
     except UserFault as fault:
         logger.warning("%s Going on without saving it.", fault)
     return index
+
+
+def _check_dimension(index: str, manifest: Manifest, encoder: Encoder, dimension: int) -> None:
+    """The model behind the encoder's name may have changed since the index was made."""
+    if manifest.dimension != dimension:
+        raise UserFault(
+            f"{index} has vectors of length {manifest.dimension} and the encoder '{encoder.name}' now gives vectors "
+            f"of length {dimension}: {HOW_TO_BUILD}."
+        )
 
 
 def _path(path: str | Path) -> Path:

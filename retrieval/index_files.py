@@ -119,22 +119,41 @@ def read_index_manifest(folder: Path) -> Manifest:
 
 def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
     """The chunks and the faiss.IndexFlatIP; `UserFault` if either does not agree with the manifest."""
-    damaged = UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.")
+    lines = _lines(folder)
     try:
         with open_file(folder / VECTORS):  # FAISS would wait for a pipe
             vectors = faiss.read_index(str(folder / VECTORS))
-        lines = content_of(folder / CHUNKS)
     except (OSError, RuntimeError, MemoryError) as fault:
-        raise damaged from fault
+        raise _damaged(folder) from fault
     count = lines.count(b"\n")
     if not isinstance(vectors, faiss.Index):  # FAISS reads a null index as None
-        raise damaged
+        raise _damaged(folder)
     flat = isinstance(vectors, faiss.IndexFlat) and vectors.metric_type == faiss.METRIC_INNER_PRODUCT
     if not flat or vectors.d != manifest.dimension or not vectors.ntotal == count == manifest.chunks:
         raise UserFault(
             f"The index {shown(folder)} has {vectors.ntotal} vectors of length {vectors.d} and {count} chunks where "
             f"its manifest says {manifest.chunks} of length {manifest.dimension}: {HOW_TO_BUILD}."
         )
+    return _parsed(folder, manifest, lines), vectors
+
+
+def read_chunks(folder: Path, manifest: Manifest) -> Sequence[Chunk]:
+    """The chunks alone; `UserFault` if they do not agree with the manifest."""
+    return _parsed(folder, manifest, _lines(folder))
+
+
+def _lines(folder: Path) -> bytes:
+    try:
+        return content_of(folder / CHUNKS)
+    except OSError as fault:
+        raise _damaged(folder) from fault
+
+
+def _damaged(folder: Path) -> UserFault:
+    return UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.")
+
+
+def _parsed(folder: Path, manifest: Manifest, lines: bytes) -> Sequence[Chunk]:
     if hashlib.sha256(lines).hexdigest() != manifest.chunks_sha256:
         raise UserFault(
             f"{shown(folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its texts: "
@@ -143,7 +162,7 @@ def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
     try:
         chunks = [parsed(line) for line in lines.splitlines()]
     except BrokenJson as fault:
-        raise damaged from fault
+        raise _damaged(folder) from fault
     if not all(isinstance(chunk, dict) and all(isinstance(chunk.get(key), str) for key in KEYS) for chunk in chunks):
-        raise damaged
-    return cast("list[Chunk]", chunks), vectors
+        raise _damaged(folder)
+    return cast("list[Chunk]", chunks)

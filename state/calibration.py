@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from ..errors import UserFault
 from ..json_files import content_of, parsed
-from .context import BaseContext
+from .context import AUTO, BaseContext
 
 WITHOUT_EFFECT = frozenset({"preset", "concurrency", "on_bad_record"})
 """Settings that change no score."""
@@ -68,7 +68,7 @@ class Calibration(BaseModel):
         return ", ".join(
             f"{name} {value}, not {settings.get(name)}"
             for name, value in self.settings.items()
-            if settings.get(name) != value
+            if settings.get(name) not in (value, AUTO)  # what auto takes is known once the model is open
         )
 
     def save(self, path: Path) -> None:
@@ -96,8 +96,10 @@ def identity(name: str) -> str:
     kind, _, rest = name.partition(":")
     if kind == "engine":
         return name.partition("?")[0]  # without the engine's options
+    if kind == "ollama":
+        return rest
     served = rest.partition("#")[2].partition("&")[0]  # without the server of hidden states
-    return served or name if kind in {"vllm", "openai"} else name
+    return served or name if kind in {"vllm", "openai", "http", "https"} else name
 
 
 def settings_of(context: BaseContext, names: Iterable[str] | None = None) -> dict[str, Any]:

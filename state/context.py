@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     ValidationError,
     ValidationInfo,
     model_validator,
@@ -28,7 +29,7 @@ from pydantic.json_schema import JsonSchemaValue
 from ..config import Configuration, config
 from ..errors import UserFault
 from ..server_url import refuse_secrets
-from .capability import Capability
+from .capability import MEANING, Capability, Means
 from .defaults import ConfiguredValue, check_names, configured_values
 from .wrong_settings import sentence_of
 
@@ -37,6 +38,22 @@ PRESET = "preset"
 
 PROMPT_FIELD = "_prompt"
 """The end of a setting's name that is a prompt's template in Studio, as in `answer_prompt`."""
+AUTO: Final = "auto"
+"""The value of a setting that is chosen by what the opened models can do."""
+
+
+class Option(NamedTuple):
+    """A value that a setting may have. needs: what it cannot do without; because: why `auto` takes it, a clause."""
+
+    value: str
+    needs: frozenset[Means]
+    because: str
+
+
+def chat_model_needs(option: Option) -> frozenset[Capability]:
+    """The capabilities that an option needs."""
+    return frozenset(need for need in option.needs if need != "encoder")
+
 
 Presets = Mapping[str, Mapping[str, str]]
 """For each preset, the values of the settings whose default is `PRESET`."""
@@ -80,6 +97,8 @@ class BaseContext(BaseModel):
     always_used: ClassVar[frozenset[str]] = frozenset()
     """Settings that a subclass uses although their mark `unused_with` says otherwise."""
 
+    _because: dict[str, str] = PrivateAttr(default_factory=dict)
+
     preset: Literal["embedded", "paper"] = Field(
         default="embedded",
         title="Preset",
@@ -89,7 +108,8 @@ class BaseContext(BaseModel):
     llm: str = Field(
         default=PRESET,
         title="Chat model",
-        description="embedded, vllm:http://host:8000/v1#model (&states=URL adds a server for hidden states), "
+        description="embedded, ollama:MODEL, http://host:port for any OpenAI-compatible server, "
+        "vllm:http://host:8000/v1#model (&states=URL adds a server for hidden states), "
         "engine:FOLDER-OR-HUB-NAME (vLLM inside this process), openai:https://host/v1#model, hf:FOLDER-OR-HUB-NAME or "
         "gguf:/file.gguf.",
         json_schema_extra=names_resource("chat model", "embedded"),
@@ -163,7 +183,8 @@ class BaseContext(BaseModel):
         if not isinstance(values, dict):
             return values
         chosen = cls.presets.get(str(values.get("preset", "embedded")), {})
-        return {**values, **{name: value for name, value in chosen.items() if values.get(name, PRESET) == PRESET}}
+        given = {name: values.get(name, cls.model_fields[name].default) for name in chosen}
+        return {**values, **{name: chosen[name] for name, value in given.items() if value == PRESET}}
 
     def __hash__(self) -> int:
         """Equal contexts have equal hashes; pydantic's own hash fails for a mapping."""
@@ -240,22 +261,90 @@ class BaseContext(BaseModel):
         causes = [cause for cause, values in marks.items() if getattr(self, cause) in values]
         return causes[0] if causes and name not in self.always_used else None
 
+    def options(self) -> Mapping[str, Sequence[Option]]:
+        """The values of each setting that may be `auto`, the preferred one first, under the other settings."""
+        return {}
+
+    def fitted(self, means: frozenset[Means]) -> Self:
+        """These settings with a value for each `auto` with an effect: the first that has what it needs, else the first.
+
+        means: what there is.
+        """
+        because: dict[str, str] = {}
+        values: dict[str, str] = {}
+        for name, options in self.options().items():
+            if getattr(self, name) == AUTO and self.is_used(name):
+                chosen = next((option for option in options if option.needs <= means), options[0])
+                values[name], because[name] = chosen.value, chosen.because
+        if not values:
+            return self
+        fitted = self.unchecked(self.model_dump() | values)
+        fitted._because = because
+        return fitted
+
+    @property
+    def chosen(self) -> dict[str, dict[str, str]]:
+        """The settings that were `auto`: the value that was chosen, and why."""
+        return {name: {"value": getattr(self, name), "because": why} for name, why in self._because.items()}
+
     def needs(self) -> frozenset[Capability]:
         """The capabilities that the chat model must have beyond plain completion."""
-        return frozenset()
+        return frozenset(need for option in self._selected() for need in chat_model_needs(option))
+
+    def uses(self) -> frozenset[Capability]:
+        """The capabilities that are needed, and those that are used if the chat model has them."""
+        return self.needs()
+
+    def _selected(self) -> list[Option]:
+        """The option of each setting that has an effect."""
+        return [
+            option
+            for name, options in self.options().items()
+            for option in options
+            if option.value == getattr(self, name) and self.is_used(name)
+        ]
 
     def refusal(self, llm: str, capabilities: frozenset[Capability]) -> str:
-        """Why a chat model of that name with these capabilities cannot serve these settings; empty if it can."""
-        missing = sorted(self.needs() - capabilities)
-        if not missing:
-            return ""
-        return (
-            f"The chat model '{llm}' has no {' or '.join(missing)}, which these settings need: use a vllm:, hf:, gguf: "
-            "or embedded model, or another value of the setting that needs it (such as evaluator or reranker)."
-        )
+        """Why a chat model of that name with these capabilities cannot serve these settings; empty if it can.
+
+        The sentence names the one setting to change.
+        """
+        for name, options in self.options().items():
+            option = next((option for option in options if option.value == getattr(self, name)), None)
+            if option is None or not self.is_used(name):
+                continue
+            missing = [need for need in sorted(chat_model_needs(option)) if need not in capabilities]
+            if not missing:
+                continue
+            lacks = f"{name}={option.value} needs {_listed(missing)}, which the chat model '{llm}' does not give"
+            possible = next((other.value for other in options if chat_model_needs(other) <= capabilities), None)
+            if possible is not None:
+                return f"{lacks}: set {name}={possible}."
+            return f"{lacks}: set llm to a model that gives them, {MODELS_WITH[missing[0]]}."
+        if missing := sorted(self.needs() - capabilities):
+            return (
+                f"These settings need {_listed(missing)}, which the chat model '{llm}' does not give: set llm to a "
+                f"model that gives them, {MODELS_WITH[missing[0]]}."
+            )
+        return ""
 
 
 UNCHECKED = "unchecked"
+
+_LOCAL = "embedded, hf: or gguf:"
+MODELS_WITH: Mapping[Capability, str] = {
+    "logprobs": f"such as vllm:URL, {_LOCAL}",
+    "option_probabilities": f"such as vllm:URL, {_LOCAL}",
+    "score": f"such as vllm:URL, {_LOCAL}",
+    "seed": f"such as vllm:URL, {_LOCAL}",
+    "hidden_states": f"such as {_LOCAL}, engine:, or a vllm: server started by `dubito serve --hidden-states`",
+    "energy": f"which are {_LOCAL}",
+}
+"""The names of models with a capability, for messages."""
+
+
+def _listed(capabilities: Sequence[Capability]) -> str:
+    return " and ".join(MEANING[capability] for capability in capabilities)
 
 
 def as_typed(value: object) -> str:

@@ -1,12 +1,12 @@
 """State and context of `df_rag`."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
-from .capability import Capability
-from .context import Presets, unused_with
+from .context import AUTO, Option, Presets, unused_with
 from .flow import Answered, Flow
 from .mixins import RetrievalContext, ThinkingContext
 from .records import Chunk, extend, newest
@@ -83,21 +83,22 @@ class DFRagOutput(Answered):
     lambda_star: float | None
 
 
+LIKELIHOOD = Option("likelihood", frozenset({"score"}), "the model gives log-probabilities of given text")
+
+
 class DFRagContext(ThinkingContext, RetrievalContext):
     """Settings of DF-RAG (Khan et al., sections 3.1-3.5)."""
 
     graph: ClassVar[str] = "df_rag"
-    presets: ClassVar[Presets] = {
-        "embedded": {**DF_RAG_MODELS["embedded"], "evaluator": "likelihood"},
-        "paper": {**DF_RAG_MODELS["paper"], "evaluator": "report"},
-    }
+    presets: ClassVar[Presets] = DF_RAG_MODELS
 
-    evaluator: Literal["preset", "report", "choice", "likelihood"] = Field(
-        default="preset",
+    evaluator: Literal["auto", "report", "choice", "likelihood"] = Field(
+        default=AUTO,
         title="Evaluator",
         description="How a chunk set is scored for each step of the plan. report (the paper's): one written report per "
         "chunk set. choice: one choice from 0 to 5 per step. likelihood: how much likelier the chunk set makes the "
-        "step; use it with small models.",
+        "step; use it with small models. auto: likelihood if the model gives log-probabilities of given text, else "
+        "report; with preset=paper report.",
     )
     sampling: Literal["uniform", "binary"] = Field(
         default="uniform",
@@ -131,13 +132,21 @@ class DFRagContext(ThinkingContext, RetrievalContext):
 
     @model_validator(mode="after")
     def _incremental_context_needs_answers(self) -> Self:
-        if self.incremental_context and self.evaluator != "report":
+        if self.incremental_context and self.evaluator not in {AUTO, "report"}:
             raise ValueError(
                 "incremental_context needs the Evaluator's short answers: set evaluator to 'report', "
                 f"not '{self.evaluator}'"
             )
         return self
 
-    def needs(self) -> frozenset[Capability]:
+    def options(self) -> Mapping[str, Sequence[Option]]:
         """The likelihood evaluator needs log-probabilities of given text."""
-        return frozenset({"score"}) if self.evaluator == "likelihood" else frozenset()
+        if self.incremental_context:
+            because = "incremental_context needs its short answers"
+        elif self.preset == "paper":
+            because = "it is the paper's"
+        else:
+            because = "the model gives no log-probabilities of given text"
+        others = [Option("report", frozenset(), because), Option("choice", frozenset(), "")]
+        written = self.incremental_context or self.preset == "paper"
+        return {"evaluator": [*others, LIKELIHOOD] if written else [LIKELIHOOD, *others]}

@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from langgraph.channels import EphemeralValue
 from typing_extensions import TypedDict
 
-from .records import Chunk, Uncertainty, Usage, add_new, add_usage, newest
+from .records import Chosen, Chunk, Uncertainty, Usage, add_new, add_usage, newest
 
 
 class Question(TypedDict):
@@ -17,12 +17,14 @@ class Question(TypedDict):
 class Answered(TypedDict):
     """The output of every graph, beside the technique's own figures.
 
-    evidence: the chunks that the answer is made from; uncertainty: null if the technique does not measure it.
+    evidence: the chunks that the answer is made from; uncertainty: null if the technique does not measure it;
+    chosen: the settings that were `auto`, by name.
     """
 
     answer: str
     evidence: list[Chunk]
     uncertainty: Uncertainty | None
+    chosen: dict[str, Chosen]
     usage: Usage
     warnings: list[str]
 
@@ -31,7 +33,8 @@ class Flow(TypedDict, total=False):
     """The state of every graph.
 
     evidence: the chunks that the answer is made from, most similar to the question first.
-    uncertainty: written by the last node. warnings: one sentence for each problem that the run worked around.
+    uncertainty: written by the last node. chosen: written by `prepare`.
+    warnings: one sentence for each problem that the run worked around.
     settings: the context of the last step. Routers need it when a caller edits a thread's state, because LangGraph
     passes no context then.
     """
@@ -40,6 +43,7 @@ class Flow(TypedDict, total=False):
     answer: str
     evidence: list[Chunk]
     uncertainty: Uncertainty | None
+    chosen: Annotated[dict[str, Chosen], newest]
     usage: Annotated[Usage, add_usage]
     warnings: Annotated[list[str], add_new]
     settings: Annotated[dict[str, Any], newest]

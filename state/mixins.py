@@ -1,10 +1,11 @@
 """Settings that several techniques share. Each is described once; a technique may give another default and title."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .context import PRESET, BaseContext, names_no_resource, names_resource, unused_with
+from .context import AUTO, PRESET, BaseContext, Option, names_no_resource, names_resource, unused_with
 
 Judge = Annotated[
     str,
@@ -12,8 +13,9 @@ Judge = Annotated[
         title="Entailment judge",
         description="The model that decides whether one answer entails another. llm: the chat model itself. "
         "nli:FOLDER-OR-HUB-NAME: an NLI cross-encoder. embedded: the similarity of the answers' embeddings, an "
-        "approximation; similarity:T is the same with the threshold T.",
-        json_schema_extra=names_resource("judge", "embedded", "llm"),
+        "approximation; similarity:T is the same with the threshold T. auto: the preset's; llm if no encoder is "
+        "installed.",
+        json_schema_extra=names_resource("judge", "auto", "embedded", "llm"),
     ),
 ]
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -34,6 +36,17 @@ K = Annotated[
     int,
     Field(ge=1, le=1000, title="Chunks (k)", description="The number of chunks from which the answer is generated."),
 ]
+
+
+NO_ENCODER = "no encoder is installed"
+
+
+def _of_preset(context: BaseContext, name: str) -> list[Option]:
+    """The preset's value of a setting, in which `embedded` stands for the encoder."""
+    value = context.presets[context.preset].get(name, "embedded")
+    if value == "embedded":
+        return [Option(value, frozenset({"encoder"}), "it needs no further model")]
+    return [Option(value, frozenset(), "it is the paper's")]
 
 
 class EncoderContext(BaseContext):
@@ -113,19 +126,28 @@ class RerankerContext(EncoderContext):
     """A re-ranker."""
 
     reranker: str = Field(
-        default=PRESET,
+        default=AUTO,
         title="Re-ranker",
         description="The model that scores documents for a question. embedded: cosine under the encoder. "
         "cross:FOLDER-OR-HUB-NAME: a cross-encoder. likelihood: how likely the chat model finds the question after the "
-        "document.",
-        json_schema_extra=names_resource("re-ranker", "embedded", "likelihood"),
+        "document. auto: the preset's; likelihood if no encoder is installed.",
+        json_schema_extra=names_resource("re-ranker", "auto", "embedded", "likelihood"),
     )
+
+    def options(self) -> Mapping[str, Sequence[Option]]:
+        """The preset's re-ranker, else the chat model's likelihoods."""
+        likelihood = Option("likelihood", frozenset({"score"}), NO_ENCODER)
+        return {**super().options(), "reranker": [*_of_preset(self, "reranker"), likelihood]}
 
 
 class JudgeContext(EncoderContext):
     """An entailment judge, which may be the chat model or use the encoder."""
 
-    judge: Judge = PRESET
+    judge: Judge = AUTO
+
+    def options(self) -> Mapping[str, Sequence[Option]]:
+        """The preset's judge, else the chat model."""
+        return {**super().options(), "judge": [*_of_preset(self, "judge"), Option("llm", frozenset(), NO_ENCODER)]}
 
 
 class ThinkingContext(BaseContext):

@@ -7,8 +7,7 @@ from langgraph.channels import EphemeralValue
 from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
-from .capability import Capability
-from .context import PRESET, Presets, on_local_server, unused_with
+from .context import AUTO, Presets, on_local_server, unused_with
 from .flow import Answered, Flow, Question
 from .mixins import (
     DocumentGraphContext,
@@ -170,7 +169,7 @@ class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, Docum
         description="The factor of penalty=fixed.",
         json_schema_extra=unused_with(penalty=["1/s", "1/sqrt(s)", "none"]),
     )
-    judge: Judge = Field(default=PRESET, json_schema_extra=unused_with(penalty=["none"]))
+    judge: Judge = Field(default=AUTO, json_schema_extra=unused_with(penalty=["none"]))
     samples: Samples = Field(
         default=10,
         ge=2,
@@ -210,7 +209,3 @@ class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, Docum
                 f"set batch_size to at least {math.ceil(self.budget / MOST_BATCHES)}, or use a smaller budget"
             )
         return self
-
-    def needs(self) -> frozenset[Capability]:
-        """The likelihood re-ranker needs log-probabilities of given text."""
-        return frozenset({"score"}) if self.reranker == "likelihood" else frozenset()

@@ -58,6 +58,13 @@ class Uncertainty(TypedDict):
     threshold: float | None
 
 
+class Chosen(TypedDict):
+    """The value of a setting that was `auto`, and why it was chosen: a clause."""
+
+    value: str
+    because: str
+
+
 NO_USAGE: Usage = {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0, "nodes": {}}
 
 

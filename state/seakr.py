@@ -1,13 +1,14 @@
 """State and context of `seakr`."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from typing_extensions import TypedDict
 
 from .capability import Capability
-from .context import PRESET, Presets, names_no_resource, names_resource, unused_with
+from .context import AUTO, Option, Presets, names_no_resource, names_resource, unused_with
 from .mixins import Judge, JudgeContext, ReasoningTokens, Samples, Temperature, UnitInterval
 from .reasoning import ReasoningOutput, ReasoningState, SearchingContext
 from .records import extend
@@ -37,6 +38,12 @@ NEEDS: dict[Estimator, frozenset[Capability]] = {
     "degree_entropy": frozenset(),
 }
 """The capabilities of the chat model that each estimator needs."""
+
+BECAUSE: dict[str, str] = {
+    "gram": "it is the paper's, and the model shows its hidden states",
+    "prompt": "the model shows no hidden states; this estimator's threshold holds for every model",
+}
+"""Why `auto` takes an estimator, the preferred one first."""
 
 Strategy = Literal["rationales", "knowledge"]
 
@@ -73,7 +80,7 @@ class SeaKROutput(ReasoningOutput):
 UNSAMPLED = ["prompt", "perplexity", "energy"]
 """The estimators that need no samples."""
 
-UNJUDGED = [name for name in NEEDS if name not in {"semantic_entropy", "degree_entropy"}]
+UNJUDGED = [AUTO, *(name for name in NEEDS if name not in {"semantic_entropy", "degree_entropy"})]
 """The estimators that need no entailment judge."""
 
 NOT_GRAM = [name for name in NEEDS if name != "gram"]
@@ -102,13 +109,13 @@ class SeaKRContext(JudgeContext, SearchingContext):
         description="The number of snippets of a search that are tried, each by itself.",
         json_schema_extra=unused_with(self_aware_reranking=[False]),
     )
-    estimator: Estimator = Field(
-        default="gram",
+    estimator: Literal["auto", Estimator] = Field(
+        default=AUTO,
         title="Uncertainty estimator",
-        description="How the uncertainty U is measured. gram (the paper's): how far apart the hidden states of sampled "
-        "steps are. prompt: the model says whether it knows enough. perplexity, multi_perplexity, ln_entropy: from "
-        "log-probabilities. energy: from logits. semantic_entropy, degree_entropy: whether sampled steps entail each "
-        "other; they work with every model.",
+        description="How the uncertainty U is measured. auto: gram if the model shows hidden states, else prompt. "
+        "gram (the paper's): how far apart the hidden states of sampled steps are. prompt: the model says whether it "
+        "knows enough. perplexity, multi_perplexity, ln_entropy: from log-probabilities. energy: from logits. "
+        "semantic_entropy, degree_entropy: whether sampled steps entail each other; they work with every model.",
     )
     retrieval_threshold: str = Field(
         default=KNOWN,
@@ -163,7 +170,7 @@ class SeaKRContext(JudgeContext, SearchingContext):
         description="The number that is added to the diagonal of the Gram matrix.",
         json_schema_extra=unused_with(estimator=NOT_GRAM),
     )
-    judge: Judge = Field(default=PRESET, json_schema_extra=unused_with(estimator=UNJUDGED))
+    judge: Judge = Field(default=AUTO, json_schema_extra=unused_with(estimator=UNJUDGED))
     max_reasoning_tokens: ReasoningTokens = Field(default=200, json_schema_extra=unused_with(reasoning=["rationales"]))
     word_uncertainty: UnitInterval = Field(
         default=0.1,
@@ -205,9 +212,14 @@ class SeaKRContext(JudgeContext, SearchingContext):
             raise ValueError(f"must be a number, or '{KNOWN}' for the value that is known for the model")
         return text
 
-    def needs(self) -> frozenset[Capability]:
-        """The capabilities that the estimator needs."""
-        return NEEDS[self.estimator]
+    def options(self) -> Mapping[str, Sequence[Option]]:
+        """The estimators, those that `auto` may take first."""
+        ordered = sorted(NEEDS, key=lambda name: name not in BECAUSE)
+        return {**super().options(), "estimator": [Option(n, NEEDS[n], BECAUSE.get(n, "")) for n in ordered]}
+
+    def uses(self) -> frozenset[Capability]:
+        """Also the probabilities of words, which decide what goes into a query."""
+        return self.needs() | {"logprobs"}
 
     def refusal(self, llm: str, capabilities: frozenset[Capability]) -> str:
         """Names the estimators that the model can serve."""

@@ -17,7 +17,8 @@ from typing import Any
 class Stub:
     """fails: of a request and how many there were before, the status of a refusal, 200 for none; seconds: how long each
     takes; script: the text of every reply, else a word that depends on the request; refusal: the words of a refusal,
-    of the request's header Authorization. `requests` and `authorizations` are the bodies and headers that it was sent.
+    of the request's header Authorization; `models` is what it lists. `requests` and `authorizations` are the bodies and
+    headers that it was sent.
     """
 
     url: str = ""
@@ -27,6 +28,7 @@ class Stub:
     refusal: Callable[[str], str] = lambda authorization: "out of order"
     requests: list[dict[str, Any]] = field(default_factory=list)
     authorizations: list[str] = field(default_factory=list)
+    models: list[dict[str, Any]] = field(default_factory=lambda: [{"id": "m"}])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reply(self, body: dict[str, Any], authorization: str = "") -> tuple[int, dict[str, Any]]:
@@ -108,7 +110,7 @@ def serving(stub: Stub) -> Iterator[Stub]:
         def do_GET(self) -> None:
             """The list of models, if the stub is not out of order."""
             status = stub.fails({}, -1)
-            content = json.dumps({"data": [{"id": "m"}]}).encode()
+            content = json.dumps({"data": stub.models}).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

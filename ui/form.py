@@ -60,7 +60,7 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
     presets = [
         preset
         for preset in schema.presets or {"embedded": {}}
-        if allowed.allows(schema.unchecked({"preset": preset, **added}))
+        if allowed.allows(schema.unchecked({"preset": preset, **added}).fitted(frozenset({"encoder"})))
     ]
     # a prompt is a text of many lines, which `dubito prompts` is for
     inputs = {name: _input(name, schema, allowed, presets) for name in schema.model_fields if name != "prompts"}

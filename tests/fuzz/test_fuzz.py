@@ -249,7 +249,7 @@ def test_every_graph_ends_with_json_or_an_error_of_its_own(
 def of_settings(name: str) -> list[Callable[[str], Any]]:
     """What reads the value of a setting that names something."""
     llm, encoder = ScriptedChat(), ScriptedEncoder()
-    return {
+    readers: dict[str, list[Callable[[str], Any]]] = {
         "llm": [
             open_chat_model,
             lambda text: open_chat_model(f"vllm:{text}"),
@@ -262,7 +262,8 @@ def of_settings(name: str) -> list[Callable[[str], Any]]:
         "chunker": [lambda text: open_chunker(text, None), lambda text: open_chunker(f"semantic:{text}", None)],
         "url": [lambda text: checked_url(text, URL), lambda text: key_for(checked_url(f"http://{text}", URL), KEY)],
         "allow": [lambda text: allow_list([text], "it", "so"), lambda text: allow_list([f"llm={text}"], "it", "so")],
-    }[name]
+    }
+    return readers[name]
 
 
 KEY = SecretStr("sk")

@@ -271,7 +271,7 @@ async def test_evaluations_run_in_parallel_within_the_concurrency() -> None:
 
 async def test_a_model_that_cannot_score_is_refused_before_any_call() -> None:
     llm = chat(capabilities=frozenset())
-    with pytest.raises(CapabilityMissing, match="such as evaluator or reranker"):
+    with pytest.raises(CapabilityMissing, match=r"evaluator=likelihood needs .* given text, .* set evaluator=report"):
         await run(resources(llm), evaluator="likelihood")
     assert llm.calls == []
 

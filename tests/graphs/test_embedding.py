@@ -32,6 +32,7 @@ from typing_extensions import TypedDict
 
 INPUT: Any = {"question": QUESTION}
 REPORT: Any = {"evaluator": "report"}
+LIKELIHOOD: Any = {"evaluator": "likelihood"}
 GRAPHS: dict[str, Any] = {"df_rag": df_rag, "vanilla_rag": vanilla_rag}
 ANSWERED = {"answer", "evidence", "uncertainty", "usage", "warnings"}
 
@@ -426,7 +427,7 @@ async def test_a_model_that_could_not_be_opened_is_tried_again_by_the_next_run(m
 
 FAULTS = {
     "empty question": (model(), {"question": " "}, {}, UserFault, "question is empty"),
-    "cannot score": (chat(capabilities=frozenset()), INPUT, {}, CapabilityMissing, "has no score"),
+    "cannot score": (chat(capabilities=frozenset()), INPUT, LIKELIHOOD, CapabilityMissing, "set evaluator=report"),
     "overflow": (chat(faults=[ContextOverflow("Too long.")]), INPUT, REPORT, ContextOverflow, "Too long"),
     "lasting": (chat(faults=[ModelFault("m", "no route")] * 4), INPUT, REPORT, ModelUnavailable, "after 4 attempts"),
     "a bug": (chat(faults=[ZeroDivisionError("oops")]), INPUT, REPORT, ZeroDivisionError, "oops"),

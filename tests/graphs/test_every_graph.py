@@ -15,7 +15,7 @@ from dubito.tests.scripted import ScriptedChat
 from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 
-ANSWERED = {"answer", "evidence", "uncertainty", "usage", "warnings"}
+ANSWERED = {"answer", "evidence", "uncertainty", "chosen", "usage", "warnings"}
 STEPWISE = {"steps", "stop_reason"}
 OWN_FIGURES: dict[str, set[str]] = {
     "cot": STEPWISE,

@@ -507,7 +507,7 @@ async def test_documents_of_a_live_retriever_have_no_neighbours() -> None:
 
 async def test_a_model_that_cannot_score_is_refused_for_likelihood() -> None:
     llm = Explorer(capabilities=frozenset())
-    with pytest.raises(CapabilityMissing, match=r"has no score.*another value of the setting.* evaluator or reranker"):
+    with pytest.raises(CapabilityMissing, match=r"reranker=likelihood needs .* given text, .* set reranker=embedded"):
         await machine(llm).ainvoke({"question": QUESTION}, context={"reranker": "likelihood"})
     assert llm.calls == []
 

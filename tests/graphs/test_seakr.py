@@ -999,7 +999,7 @@ async def test_a_model_that_cannot_do_what_the_estimator_needs(
 async def test_a_missing_capability_is_reported_before_a_missing_threshold() -> None:
     llm = Reasoner(capabilities=frozenset())
     with pytest.raises(CapabilityMissing, match="use estimator prompt, semantic_entropy, degree_entropy"):
-        await machine(llm).ainvoke({"question": QUESTION}, context={"llm": "hf:other"})
+        await machine(llm).ainvoke({"question": QUESTION}, context={"llm": "hf:other", "estimator": "gram"})
 
 
 @pytest.mark.parametrize("estimator", list(NEEDS))

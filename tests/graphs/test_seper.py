@@ -329,7 +329,7 @@ async def test_bad_chunks_are_refused() -> None:
 
 async def test_a_model_without_log_probabilities_is_refused_before_it_is_called() -> None:
     llm = Believer(capabilities=frozenset({"seed"}))
-    with pytest.raises(CapabilityMissing, match="'scripted' has no logprobs"):
+    with pytest.raises(CapabilityMissing, match=r"its own tokens.*'scripted' does not give: set llm"):
         await measure(llm)
     assert llm.calls == []
 

@@ -105,7 +105,7 @@ def test_json_is_one_object_and_nothing_else(use):
     found = json.loads(done.stdout)
     assert done.stdout.count("\n") == 1
     assert set(found) == {
-        *("answer", "evidence", "uncertainty", "usage", "warnings", "plan", "supports", "lambda_star"),
+        *("answer", "evidence", "uncertainty", "chosen", "usage", "warnings", "plan", "supports", "lambda_star"),
         *("graph", "question", "context", "seconds"),
     }
     assert (found["graph"], found["answer"], found["question"]) == ("df_rag", "the Lune", QUESTION)
@@ -200,7 +200,7 @@ def test_what_libraries_print_stays_out_of_the_json(use):
         (["--k", "0"], "k is '0' and must be a whole number from 1 to 1000."),
         (["--k", "many"], "k is 'many' and must be a whole number from 1 to 1000."),
         (["--preset", "tiny"], "preset is 'tiny' and must be embedded or paper."),
-        (["--set", "evaluator=oracle"], "must be preset, report, choice or likelihood."),
+        (["--set", "evaluator=oracle"], "must be auto, report, choice or likelihood."),
         (["--set", "thinking=perhaps"], "thinking is 'perhaps' and must be true or false."),
         (["--graph", "vanilla_rag", "--set", "fixed_lambda=2"], "must be a number from 0.0 to 1.0."),
         (["--set", "samplng=binary"], "df_rag has no setting 'samplng' (did you mean sampling?): use chunker,"),
@@ -208,7 +208,10 @@ def test_what_libraries_print_stays_out_of_the_json(use):
         (["--set", "k"], "--set takes name=value, such as --set k=3, and got 'k'."),
         (["--k", "3", "--set", "k=4"], "The setting k is given twice"),
         (["--set", "top_n=0", "--set", "k=0"], "top_n is '0' and must be a whole number from 1 to 100000"),
-        (["--set", "incremental_context=true"], "set evaluator to 'report', not 'likelihood'."),
+        (
+            ["--set", "incremental_context=true", "--set", "evaluator=likelihood"],
+            "set evaluator to 'report', not 'likelihood'.",
+        ),
         (["--trace", "no/such/folder/run.jsonl"], "The trace cannot be written to 'no/such/folder/run.jsonl'"),
         (["--lmm", "embedded"], "No such option"),
     ],

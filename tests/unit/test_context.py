@@ -16,6 +16,7 @@ from dubito.graphs.context_from_text import context_for
 from dubito.graphs.registry import graph_named
 from dubito.prompt_templates import PROMPTS
 from dubito.state.baselines import FlareContext, IterRetgenContext
+from dubito.state.capability import Capability
 from dubito.state.context import PRESET, BaseContext, marks_of
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
@@ -52,13 +53,13 @@ def exported(name: str) -> Any:
 def test_the_embedded_preset_is_the_default() -> None:
     context = DFRagContext()
     assert (context.llm, context.encoder, context.chunker) == ("embedded", "embedded", "words:100")
-    assert context.evaluator == "likelihood"
+    assert context.evaluator == "auto"
     assert context.corpus == "sample"
     assert VanillaRagContext().llm == "embedded"
 
 
 def test_the_paper_preset_holds_what_the_paper_used() -> None:
-    context = DFRagContext(preset="paper")
+    context = DFRagContext(preset="paper").fitted(frozenset({"score"}))
     assert context.llm == "vllm:http://127.0.0.1:8000/v1#meta-llama/Llama-3.3-70B-Instruct"
     assert context.encoder == "st:sentence-transformers/multi-qa-mpnet-base-cos-v1"
     assert (context.chunker, context.evaluator, context.k) == ("words:300", "report", 5)
@@ -75,8 +76,9 @@ def test_every_default_sent_explicitly_is_the_same_as_nothing_sent(context: type
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_every_setting_left_to_the_preset_is_decided_by_every_preset(context: type[BaseContext]) -> None:
-    open_settings = {name for name, default in defaults(context).items() if default == PRESET}
-    assert open_settings >= {"llm"}
+    left = {name for name, default in defaults(context).items() if default == PRESET}
+    assert left >= {"llm"}
+    open_settings = left | {"judge", "reranker"} & context.model_fields.keys()  # of which auto takes the preset's
     presets = set(get_args(get_type_hints(context)["preset"]))
     assert set(context.presets) == presets == {"embedded", "paper"}
     for chosen in context.presets.values():
@@ -116,7 +118,7 @@ def test_a_dump_reads_back_equal() -> None:
         (
             DFRagContext,
             {"evaluator": "oracle"},
-            "evaluator is 'oracle' and must be preset, report, choice or likelihood",
+            "evaluator is 'oracle' and must be auto, report, choice or likelihood",
         ),
         (DFRagContext, {"sampling": "greedy"}, "uniform or binary"),
         (DFRagContext, {"preset": "tiny"}, "must be embedded or paper"),
@@ -124,7 +126,11 @@ def test_a_dump_reads_back_equal() -> None:
         (DFRagContext, {"preset": ["paper"]}, "must be embedded or paper"),
         (DFRagContext, {"llm": None}, "llm is 'None' and must be text"),
         (DFRagContext, {"lambda": 0.5}, "df_rag has no setting 'lambda': use chunker"),
-        (DFRagContext, {"incremental_context": True}, "set evaluator to 'report', not 'likelihood'"),
+        (
+            DFRagContext,
+            {"incremental_context": True, "evaluator": "likelihood"},
+            "set evaluator to 'report', not 'likelihood'",
+        ),
         (DFRagContext, {"incremental_context": True, "evaluator": "choice"}, "not 'choice'"),
         (VanillaRagContext, {"fixed_lambda": 1.01}, "must be a number from 0.0 to 1.0"),
         (VanillaRagContext, {"fixed_lambda": float("nan")}, "must be a number from 0.0 to 1.0"),
@@ -147,7 +153,7 @@ def test_what_is_out_of_bounds_is_refused(context: type[BaseContext], settings: 
         (SunarContext, {"tolerance": 0.1}, "patience=0"),
         (SunarContext, {"meta_evidence": False, "meta_documents": 3}, "meta_evidence=false"),
         (SeaKRContext, {"estimator": "prompt", "samples": 5}, "estimator=prompt"),
-        (SeaKRContext, {"judge": "llm"}, "estimator=gram"),
+        (SeaKRContext, {"judge": "llm"}, "estimator=auto"),
         (SePerContext, {"cluster_rule": "loose"}, "rule=soft"),
         (SePerContext, {"match_rule": "bidirectional"}, "rule=soft"),
         (SePerContext, {"rule": "hard", "direction": "forward"}, "rule=hard"),
@@ -162,7 +168,7 @@ def test_a_setting_without_effect_is_refused(context: type[BaseContext], setting
 
 
 def test_a_setting_without_effect_may_have_its_default_or_the_presets_value() -> None:
-    assert SeaKRContext(judge="preset") == SeaKRContext(judge="embedded") == SeaKRContext()
+    assert SeaKRContext(judge="preset") == SeaKRContext(judge="embedded")
     assert SeaKRContext(preset="paper", judge="llm").judge == "llm"
     assert VanillaRagContext(fixed_lambda=0.7) == VanillaRagContext()
 
@@ -202,8 +208,10 @@ def test_a_context_cannot_be_changed_and_can_be_a_key(context: type[BaseContext]
 
 
 def test_what_settings_need_beyond_plain_completion() -> None:
-    assert DFRagContext().needs() == {"score"}
-    assert DFRagContext(preset="paper").needs() == frozenset()
+    every: frozenset[Capability] = frozenset({"score", "logprobs", "hidden_states"})
+    assert DFRagContext().fitted(every).needs() == {"score"}
+    assert DFRagContext().fitted(every - {"score"}).needs() == frozenset()
+    assert DFRagContext(preset="paper").fitted(every).needs() == frozenset()
     assert DFRagContext(evaluator="choice").needs() == frozenset()
     assert VanillaRagContext().needs() == frozenset()
     assert SePerContext().needs() == {"logprobs"}

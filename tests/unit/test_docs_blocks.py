@@ -138,6 +138,7 @@ def _without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (resources, checks):
         monkeypatch.setattr(module, "open_chat_model", open_chat_model)
         monkeypatch.setattr(module, "open_encoder", open_encoder)
+    monkeypatch.setattr(opening, "check_server", lambda name: None)
     monkeypatch.setattr("dubito.models.cross_encoder.CrossEncoderJudge", lambda name, source: ScriptedJudge(name=name))
     monkeypatch.setattr("dubito.models.late_interaction.LateInteractionModel", LettersLate)
     monkeypatch.setattr("dubito.evals.datasets.hub._library", lambda: Hub)

@@ -182,5 +182,5 @@ async def test_bad_pieces_are_refused_before_any_model_is_called(piece: Piece, m
 
 async def test_a_model_without_log_probabilities_is_refused() -> None:
     llm = Believer(believes=say, capabilities=frozenset())
-    with pytest.raises(CapabilityMissing, match="no logprobs"):
+    with pytest.raises(CapabilityMissing, match="log-probabilities of its own tokens"):
         await measure_pieces(PIECES, SePerContext(), Resources(llm=llm, judge=Chance()))

@@ -21,7 +21,7 @@ from dubito.models import outage
 from dubito.models.interfaces import ChatModel, Message, Sampling, Tokens
 from dubito.models.metering import Metered
 from dubito.models.openai_chat import OpenAIChat
-from dubito.models.openai_server import ATTEMPTS
+from dubito.models.openai_server import ATTEMPTS, RequestRefused
 from dubito.settings import settings
 from dubito.tests.stub_server import Stub, serving
 from pytest_httpserver import HTTPServer
@@ -596,7 +596,8 @@ async def test_the_only_model_served_is_taken(httpserver: HTTPServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "message"), [(["b", "a"], r"serves several models: name one of a, b\."), ([], r"serves no model\.")]
+    ("ids", "message"),
+    [(["b", "a"], r"serves several models: name one of a, b, as in n#a\."), ([], r"serves no model\.")],
 )
 async def test_otherwise_the_model_must_be_named(httpserver: HTTPServer, ids: list[str], message: str) -> None:
     models(httpserver, *ids)
@@ -726,7 +727,7 @@ async def test_other_refusals_are_the_users_fault_in_the_servers_words(
     fails(httpserver, status, body)
     with pytest.raises(UserFault, match=message) as caught:
         await vllm.complete(ASK, Sampling())
-    assert type(caught.value) is UserFault
+    assert type(caught.value) is RequestRefused
 
 
 @pytest.mark.parametrize(

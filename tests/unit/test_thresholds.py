@@ -34,7 +34,7 @@ def test_the_model_that_a_name_stands_for(name: str, model: str) -> None:
 
 def threshold(**settings: Any) -> float:
     """δ if the context's model answers."""
-    context = SeaKRContext(**settings)
+    context = SeaKRContext(**settings).fitted(NEEDS["gram"] | NEEDS["energy"])
     return threshold_of(context, context.llm)
 
 
@@ -75,7 +75,7 @@ def test_no_threshold_is_known(settings: dict[str, Any], message: str) -> None:
 
 def test_a_live_model_does_not_get_the_threshold_of_the_one_that_the_context_names() -> None:
     with pytest.raises(UserFault, match="'gram' with the model 'langchain:ChatOllama#big'"):
-        threshold_of(SeaKRContext(), "langchain:ChatOllama#big")
+        threshold_of(SeaKRContext(estimator="gram"), "langchain:ChatOllama#big")
 
 
 def calibrated(path: Path, context: SeaKRContext, *names: str) -> str:

@@ -50,7 +50,7 @@ def test_a_trace_holds_every_step_and_model_call_of_the_run(tmp_path):
     assert end["seconds"] >= call["seconds"] > 0
     assert last["type"] == "end"
     assert last["output"] == run.output
-    assert set(run.output) == {"answer", "evidence", "uncertainty", "usage", "warnings"}
+    assert set(run.output) == {"answer", "evidence", "uncertainty", "chosen", "usage", "warnings"}
     times = [datetime.fromisoformat(line["timestamp"]) for line in found]
     assert times == sorted(times)
     assert all(time.utcoffset() == timedelta(0) for time in times)

@@ -99,7 +99,7 @@ def test_what_was_named_is_allowed_and_comes_first(tmp_path):
     assert values == {
         "corpus": [str(tmp_path), "sample"],
         "llm": [server, "openai:http://127.0.0.1:9/v1#n", "embedded"],
-        "judge": ["nli:some/judge", "embedded", "llm"],
+        "judge": ["nli:some/judge", "auto", "embedded", "llm"],
     }
     allowed.check(SunarContext(llm=server, corpus=str(tmp_path), judge="nli:some/judge"))
     with pytest.raises(Forbidden, match=r"^corpus "):
@@ -140,8 +140,8 @@ def test_an_input_knows_the_settings_words_range_and_options():
     assert (answer.title, answer.description) == ("Longest answer", "The maximum length of the answer, in tokens.")
     assert inputs["thinking"].kind == "switch"
     assert inputs["thinking"].value == "false"
-    assert [one for one, _ in inputs["evaluator"].options] == ["report", "choice", "likelihood"]
-    assert inputs["evaluator"].value == "likelihood"
+    assert [one for one, _ in inputs["evaluator"].options] == ["auto", "report", "choice", "likelihood"]
+    assert inputs["evaluator"].value == "auto"
     assert inputs["encoder"].options == [("embedded", "embedded")]
     assert (inputs["chunker"].kind, inputs["chunker"].value) == ("text", "words:100")
     assert "preset" not in inputs["chunker"].description
@@ -157,8 +157,8 @@ def test_a_form_begins_with_what_was_named(tmp_path):
 
 def test_a_form_does_not_begin_with_a_value_that_has_no_effect():
     rest = {one.name: one for one in form_of(graph_named("seakr"), page_allow_list([], None, ["judge=nli:x"])).rest}
-    assert rest["judge"].value == "embedded"
-    assert [value for value, _ in rest["judge"].options] == ["nli:x", "embedded", "llm"]
+    assert rest["judge"].value == "auto"
+    assert [value for value, _ in rest["judge"].options] == ["nli:x", "auto", "embedded", "llm"]
 
 
 def test_a_preset_can_be_chosen_where_all_it_names_may_be():
@@ -168,8 +168,8 @@ def test_a_preset_can_be_chosen_where_all_it_names_may_be():
     preset = form.common[-1]
     assert (preset.name, [one for one, _ in preset.options]) == ("preset", ["embedded", "paper"])
     rest = {one.name: one for one in form.rest}
-    assert rest["evaluator"].value == "preset"
-    assert rest["evaluator"].options[0] == ("preset", "as the preset says")
+    assert rest["chunker"].value == "preset"
+    assert next(name for name, _ in rest["encoder"].options) == "preset"
 
 
 @pytest.mark.parametrize("graph", graph_names())
