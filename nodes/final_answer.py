@@ -2,6 +2,7 @@
 
 import math
 
+from ..models.answer_stream import show_answer, showing
 from ..models.interfaces import Message, Sampling
 from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
@@ -63,6 +64,7 @@ async def choose_strategy(state: SeaKRState, context: SeaKRContext, resources: R
         return not text, unknown, uncertainty is None, uncertainty or 0.0, answer["strategy"] == "knowledge"
 
     best = min(state["strategy_answers"], key=rank)
+    show_answer(best["answer"])
     return {
         "answer": best["answer"],
         "strategy": best["strategy"],
@@ -76,7 +78,9 @@ async def answer_from_rationales(
     state: ReasoningState, context: ReasoningContext, resources: Resources
 ) -> ReasoningState:
     """The answer to which the rationales lead (CoT, IRCoT)."""
-    answer = await _from_rationales(state, context, resources)
+    with showing(prompt.beginning_of_answer):
+        answer = await _from_rationales(state, context, resources)
+    show_answer(answer)
     return {"answer": answer, "evidence": state["knowledge"], "warnings": [] if answer else [NO_ANSWER]}
 
 

@@ -1,5 +1,8 @@
 """The two halves of an iteration of ITER-RETGEN (Shao et al. 2023, section 3)."""
 
+from contextlib import nullcontext
+
+from ..models.answer_stream import show_answer, showing
 from ..models.interfaces import Sampling
 from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
@@ -25,15 +28,19 @@ async def retrieval_augmented_generation(
 ) -> IterRetgenState:
     """Reason from the chunks to an answer; a reasoning without an answer leaves the previous iteration's."""
     llm = await resources.llm(context)
+    is_last = len(state["iterations"]) + 1 == context.max_iterations
     messages = prompt.whole_messages(state["question"], state["evidence"])
-    reply = await llm.complete(messages, Sampling(max_tokens=context.max_reasoning_tokens, stop=ONE_LINE))
+    with showing(prompt.beginning_of_answer) if is_last else nullcontext():
+        reply = await llm.complete(messages, Sampling(max_tokens=context.max_reasoning_tokens, stop=ONE_LINE))
     reasoning = reply.text.strip()
     previous = state["iterations"][-1]["answer"] if state["iterations"] else ""
     answer = prompt.final_answer(reasoning) or previous
-    is_last = len(state["iterations"]) + 1 == context.max_iterations
     if is_last and not answer:
         messages = prompt.end_messages(state["question"], [reasoning] if reasoning else [])
-        answer = await ask_final_answer(messages, context, resources)
+        with showing(prompt.beginning_of_answer):
+            answer = await ask_final_answer(messages, context, resources)
+    if is_last:
+        show_answer(answer)
     return {
         "answer": answer,
         "iterations": [

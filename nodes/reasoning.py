@@ -1,7 +1,9 @@
 """pseudo_generate, draft_step, write_step, append_rationale: reasoning one sentence at a time (SeaKR section 3.1)."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
+from ..models.answer_stream import showing
 from ..models.interfaces import Completion, Sampling
 from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
@@ -34,12 +36,17 @@ async def pseudo_generate(state: SeaKRState, context: SeaKRContext, resources: R
 
 async def draft_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
     """The step that the model writes from the knowledge kept so far."""
-    return {"draft": draft_of(await _next_step(state, context, resources)), "query": None, "kept": None}
+    # with the probabilities of its words it may be thrown away
+    stands = "logprobs" not in context.needs()
+    with showing(_beginning_of_answer) if stands else nullcontext():
+        completion = await _next_step(state, context, resources)
+    return {"draft": draft_of(completion), "query": None, "kept": None}
 
 
 async def write_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
     """The step that the model writes with the snippet just kept; if it is empty, the draft stands."""
-    written = draft_of(await _next_step(state, context, resources))
+    with showing(_beginning_of_answer):
+        written = draft_of(await _next_step(state, context, resources))
     kept = state["kept"]
     if kept and written["rationale"]:
         return {"kept": {**kept, "rationale": written["rationale"]}}
@@ -82,6 +89,14 @@ async def _next_step(state: ReasoningState, context: ReasoningContext, resources
     messages = prompt.step_messages(state["question"], state["knowledge"], state["rationales"])
     sampling = Sampling(max_tokens=context.max_step_tokens, stop=ONE_LINE, logprobs="logprobs" in context.needs())
     return (await llm.complete(messages, sampling)).completions[0]
+
+
+def _beginning_of_answer(reply: str) -> str:
+    """The answer in an unfinished last step; empty for any other step."""
+    if not prompt.beginning_of_answer(reply):
+        return ""
+    start, end = first_sentence(reply)
+    return prompt.beginning_of_answer(reply[start:end])
 
 
 def draft_of(completion: Completion) -> Draft:
