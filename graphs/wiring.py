@@ -53,7 +53,7 @@ ANSWERS_FOR_PARENT = "answers_for_parent"
 """The tag of a subgraph whose answer is the answer of its parent, such as that of a chat form."""
 
 _answers: WeakKeyDictionary[Any, dict[str, AnswerStream]] = WeakKeyDictionary()
-"""For each run whose messages somebody streams, by LangGraph's handler of them: the answers of its graphs by namespace."""
+"""The answers of each run whose messages somebody streams: by LangGraph's handler of them, then by graph run."""
 
 
 def silent(graph: CompiledStateGraph[Any, Any, Any, Any]) -> CompiledStateGraph[Any, Any, Any, Any]:
@@ -219,7 +219,7 @@ def _answer_stream() -> AnswerStream | None:
     context.run(var_child_runnable_config.set, config)
 
     def send(piece: str, message_id: str) -> None:
-        context.run(push_message, AIMessageChunk(piece, id=message_id), state_key=None)
+        context.run(push_message, AIMessageChunk(content=piece, id=message_id), state_key=None)
 
     stream = _answers.setdefault(handler, {}).setdefault(namespace, AnswerStream(send))
     stream.send = send  # the metadata of its pieces name the running node

@@ -1,8 +1,8 @@
 """The answer while a model writes it.
 
-A node marks the calls that write the answer with `showing`, and gives the final answer to `show_answer`. A backend takes
-`text_listener` and tells it the text so far. Without listeners of the run both do nothing, and backends make the same
-requests as without streaming.
+A node marks the calls that write the answer with `showing`, and gives the final answer to `show_answer`. A backend
+asks for the `text_listener` and tells it the text so far. If nobody listens to the run, both do nothing and there is
+no listener, so that backends make plain requests.
 """
 
 import math

@@ -150,7 +150,7 @@ class LangChainChat:
             else:
                 self._warn_of(setting)
         # without it some models stream no usage
-        if "stream_usage" in fields and self._model.stream_usage is None and text_listener(sampling) is not None:
+        if text_listener(sampling) is not None and getattr(self._model, "stream_usage", True) is None:
             update["stream_usage"] = True
         # LangChain's reply cache would return the same text for every sample
         if sampling.temperature > 0 and (self._model.cache or (self._model.cache is None and get_llm_cache())):

@@ -71,9 +71,8 @@ class TransformersChat:
         """See `ChatModel.complete`."""
         check_sampling(sampling)
         with torch_faults(self.name):
-            reply: Reply = await self._worker.generate(
-                Request(tuple(messages), sampling, listener=text_listener(sampling))
-            )
+            request = Request(tuple(messages), sampling, listener=text_listener(sampling))
+            reply: Reply = await self._worker.generate(request)
         return reply
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:

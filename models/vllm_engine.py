@@ -163,7 +163,7 @@ class EngineChat:
 
         drawn = await engine.sample(
             prompt,
-            None if listener is None else report,
+            report=None if listener is None else report,
             n=sampling.distinct,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
