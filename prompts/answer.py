@@ -27,14 +27,13 @@ def parse(reply: str) -> str:
 
 def beginning(reply: str) -> str:
     """The part of an unfinished reply that `parse` keeps, however the reply goes on."""
-    text = _MARK.sub("", reply).lstrip()
+    text = _MARK.sub("", reply).partition("<")[0].lstrip()  # a passage mark may have begun
     label = _LABEL.match(text)
     if label is not None and bool(label[1]) == bool(label[2] or label[3]):
         text = text[label.end() :].lstrip()
-    elif _ANSWER.startswith(text[: len(_ANSWER)].lower()):
+    elif label is not None or any(start.startswith(text[: len(start)].lower()) for start in _STARTS):
         return ""  # a label may have begun
-    # the whole reply may be bold, and a passage mark may have begun
-    return "" if text.startswith("*") else text.partition("<")[0].rstrip()
+    return "" if text.startswith("*") else text.rstrip()  # the whole reply may be bold
 
 
 def parse_or_empty(reply: str) -> str:
@@ -45,7 +44,7 @@ def parse_or_empty(reply: str) -> str:
         return ""
 
 
-_ANSWER = "answer:"
+_STARTS = ("answer:", "answer**:")
 _LABEL = re.compile(r"\A(\*\*)?answer(\*\*)?:(\*\*)?", re.IGNORECASE)
 _MARK = re.compile(r"</?passage\b[^>\n]*>\s*", re.IGNORECASE)
 _BOLD = re.compile(r"\*\*([^*]*)\*\*")
