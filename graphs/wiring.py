@@ -23,7 +23,7 @@ from langgraph.types import RetryPolicy
 from langgraph.typing import InputT, OutputT, StateT
 
 from ..errors import ModelFault, ModelUnavailable
-from ..models.answer_stream import AnswerStream, current_answer
+from ..models.answer_stream import AnswerStream, Shown, current_answer
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter, watchers
 from ..nodes.prepare import Hook, prepare
@@ -52,7 +52,7 @@ RETRY = RetryPolicy(
 ANSWERS_FOR_PARENT = "answers_for_parent"
 """The tag of a subgraph whose answer is the answer of its parent, such as that of a chat form."""
 
-_answers: WeakKeyDictionary[Any, dict[str, AnswerStream]] = WeakKeyDictionary()
+_answers: WeakKeyDictionary[Any, dict[str, Shown]] = WeakKeyDictionary()
 """The answers of each run whose messages somebody streams: by LangGraph's handler of them, then by graph run."""
 
 
@@ -221,9 +221,7 @@ def _answer_stream() -> AnswerStream | None:
     def send(piece: str, message_id: str) -> None:
         context.run(push_message, AIMessageChunk(content=piece, id=message_id), state_key=None)
 
-    stream = _answers.setdefault(handler, {}).setdefault(namespace, AnswerStream(send))
-    stream.send = send  # the metadata of its pieces name the running node
-    return stream
+    return AnswerStream(_answers.setdefault(handler, {}).setdefault(namespace, Shown()), send)
 
 
 def _usage(node: str, calls: list[Call], seconds: float) -> Usage:

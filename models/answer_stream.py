@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from .interfaces import Sampling
 from .thinking import CLOSE, OPEN, first_stop, strip_thinking
@@ -37,6 +38,14 @@ class Pace:
         return due
 
 
+@dataclass
+class Shown:
+    """The text of an answer that its listeners have, and the id of its message."""
+
+    text: str = ""
+    message_id: str | None = None
+
+
 class AnswerStream:
     """The answer of one run of a graph, in the pieces of a message.
 
@@ -44,28 +53,28 @@ class AnswerStream:
     model wrote something else, or the text was cleaned.
     """
 
-    def __init__(self, send: Callable[[str, str], None]) -> None:
-        """send: gets a piece and the id of its message."""
-        self.send = send
-        self.message_id: str | None = None
-        self._shown = ""
+    def __init__(self, shown: Shown, send: Callable[[str, str], None]) -> None:
+        """shown: what other nodes of the run have shown; send: gets a piece and the id of its message."""
+        self.shown = shown
+        self._send = send
 
     def show(self, text: str) -> None:
         """Show the text so far. A beginning of the shown text is a repeated request that has not caught up yet."""
-        if not self._shown.startswith(text):
+        if not self.shown.text.startswith(text):
             self._show(text)
 
     def finish(self, text: str) -> None:
         """Show the whole text."""
-        if text != self._shown:
+        if text != self.shown.text:
             self._show(text)
 
     def _show(self, text: str) -> None:
-        if self.message_id is None or not text.startswith(self._shown):
-            self.message_id, self._shown = str(uuid.uuid4()), ""
-        piece, self._shown = text[len(self._shown) :], text
+        shown = self.shown
+        if shown.message_id is None or not text.startswith(shown.text):
+            shown.message_id, shown.text = str(uuid.uuid4()), ""
+        piece, shown.text = text[len(shown.text) :], text
         with suppress(RuntimeError):  # the listener's event loop may have closed
-            self.send(piece, self.message_id)
+            self._send(piece, shown.message_id)
 
 
 current_answer: ContextVar[AnswerStream | None] = ContextVar("current_answer", default=None)
@@ -99,7 +108,7 @@ def show_answer(answer: str) -> None:
 
 def answer_id() -> str | None:
     """The id of the message whose pieces are shown; None if nothing is."""
-    return stream.message_id if (stream := current_answer.get()) is not None else None
+    return stream.shown.message_id if (stream := current_answer.get()) is not None else None
 
 
 def text_listener(sampling: Sampling) -> TextListener | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dubito.models.answer_stream import AnswerStream, Pace, current_answer, showing, text_listener
+from dubito.models.answer_stream import AnswerStream, Pace, Shown, current_answer, showing, text_listener
 from dubito.models.interfaces import Sampling
 from dubito.prompts import answer, reasoning
 from hypothesis import given
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 def stream() -> tuple[AnswerStream, list[tuple[str, str]]]:
     pieces: list[tuple[str, str]] = []
-    return AnswerStream(lambda piece, message: pieces.append((piece, message))), pieces
+    return AnswerStream(Shown(), lambda piece, message: pieces.append((piece, message))), pieces
 
 
 def messages(pieces: list[tuple[str, str]]) -> list[str]:
@@ -30,7 +30,7 @@ def test_a_growing_text_is_one_message():
     shown.finish("the river Lune")
     assert [piece for piece, _ in pieces] == ["the", " river", " Lune"]
     assert len(messages(pieces)) == 1
-    assert pieces[0][1] == shown.message_id
+    assert pieces[0][1] == shown.shown.message_id
 
 
 def test_a_repeated_text_goes_on_where_it_was():
@@ -53,7 +53,7 @@ def test_a_listener_that_is_gone_is_no_fault():
     def closed(piece: str, message: str) -> None:
         raise RuntimeError("Event loop is closed")
 
-    AnswerStream(closed).show("the Lune")
+    AnswerStream(Shown(), closed).show("the Lune")
 
 
 def shown_of(text: str, **sampling: object) -> str:
