@@ -74,7 +74,7 @@ def chunks_of(reply: dict[str, Any]) -> Iterator[dict[str, Any]]:
     (choice,) = reply["choices"]
     words = re.findall(r"\s*\S+", choice["message"]["content"])
     for word in words:
-        logprobs = choice["logprobs"] and {"content": [{"token": word, "logprob": -0.5}]}
+        logprobs = choice.get("logprobs") and {"content": [{"token": word, "logprob": -0.5}]}
         yield {"choices": [{"index": 0, "delta": {"content": word}, "logprobs": logprobs, "finish_reason": None}]}
     yield {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
     yield {"choices": [], "usage": reply["usage"]}
