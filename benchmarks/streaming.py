@@ -98,7 +98,7 @@ def serve(pipe: Connection) -> None:
     asyncio.run(run())
 
 
-async def ask(graph: Graph, context: VanillaRagContext, question: str, modes: list[str]) -> tuple[float, float, int]:
+async def ask(graph: Graph, context: VanillaRagContext, question: str, modes: list[Any]) -> tuple[float, float, int]:
     """Seconds to the first piece of the answer and to the end of the run, and the number of pieces."""
     begun, first, count = time.perf_counter(), 0.0, 0
     async for mode, _ in graph.astream({"question": question}, context=context, stream_mode=modes):
@@ -111,21 +111,21 @@ async def overhead(port: int, at_once: int, repeats: int) -> None:
     """All questions at once, with a listener and without one in turn."""
     graph: Graph = vanilla_rag.build(Resources(retriever=Passages())).compile()
     context = VanillaRagContext(llm=f"openai:http://127.0.0.1:{port}/v1#m", concurrency=at_once, max_answer_tokens=64)
-    seconds: dict[str, list[float]] = {"values": [], "messages": []}
-    processor: dict[str, list[float]] = {"values": [], "messages": []}
-    for repeat in range(repeats + 1):  # the first opens connections and is not counted
-        for mode, counted in seconds.items():
-            modes = ["values", "messages"] if mode == "messages" else ["values"]
+    kinds: dict[str, list[Any]] = {"plain": ["values"], "plain again": ["values"], "streamed": ["values", "messages"]}
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    processor: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for turn in range(repeats + 1):  # the first opens connections and is not counted
+        for kind, modes in kinds.items():
             begun = time.process_time()
             runs = await asyncio.gather(*(ask(graph, context, f"{i}?", modes) for i in range(at_once)))
-            if repeat:
-                counted.append(statistics.mean(last for _, last, _ in runs))
-                processor[mode].append((time.process_time() - begun) / at_once)
-    plain, streamed = (statistics.median(seconds[mode]) for mode in ("values", "messages"))
-    cost = [1000 * statistics.median(processor[mode]) for mode in ("values", "messages")]
-    print(f"{at_once} at once, {len(TOKENS)} tokens an answer, {repeats} rounds of each kind")
-    print(f"seconds a question: {plain:.3f} without a listener, {streamed:.3f} with one, ratio {streamed / plain:.4f}")
-    print(f"processor time a question: {cost[0]:.1f} ms without, {cost[1]:.1f} ms with one")
+            if turn:
+                seconds[kind].append(statistics.mean(last for _, last, _ in runs))
+                processor[kind].append((time.process_time() - begun) / at_once)
+    print(f"{at_once} at once, {len(TOKENS)} tokens an answer, {repeats} turns")
+    for kind, counted in seconds.items():
+        ratio = statistics.median(one / plain for one, plain in zip(counted, seconds["plain"], strict=True))
+        busy = 1000 * statistics.median(processor[kind])
+        print(f"{kind:12} {statistics.median(counted):.3f} s a question, ratio {ratio:.3f}, {busy:.1f} ms of CPU")
 
 
 async def first_tokens(llm: str, questions: int) -> None:

@@ -110,7 +110,7 @@ class EventReader:
                 self.output = {name: data[name] for name in self._graph.output_channels if name in data}
             return None
         if part["type"] == "messages":
-            return None if namespace or data[0].type != "AIMessageChunk" else self._piece(*data, at)
+            return None if namespace or data[0].type != "AIMessageChunk" else self._piece(data[0], data[1], at)
         if part["type"] == "tasks":
             return self._task(data, namespace, at)
         kind = data.get("type") if isinstance(data, dict) else None

@@ -16,7 +16,9 @@ from dubito.models.openai_chat import OpenAIChat
 from dubito.resources.call_cache import CallMemory, RememberingChat
 from dubito.resources.resources import Resources
 from dubito.state.dense import DenseContext
+from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
+from dubito.state.flow import Flow
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.recorded import RUNS
 from dubito.tests.scripted import ScriptedChat, ScriptedJudge, ScriptedRetriever
@@ -111,7 +113,7 @@ async def test_of_denses_responses_only_the_first_streams() -> None:
 async def test_drafts_of_dense_rag_do_not_stream_and_its_answer_comes_whole() -> None:
     llm = typing()
     graph = dense_rag.build(resources(llm)).compile(name="dense_rag")
-    context = dense_rag.DenseRagContext(k=2, adaptive=False, refinement="off")
+    context = DenseRagContext(k=2, adaptive=False, refinement="off")
     found = await pieces(graph, context=context, subgraphs=True)
     assert [(namespace, message.content, metadata["langgraph_node"]) for namespace, (message, metadata) in found] == [
         ((), "the river Lune", "give_best_answer")
@@ -128,9 +130,12 @@ async def test_an_answer_under_review_does_not_stream() -> None:
 @pytest.mark.parametrize("name", sorted(RUNS))
 async def test_the_messages_of_every_graph_are_its_answer(name: str) -> None:
     run = RUNS[name]()
-    given, shown, output = {"question": run.question, **run.more}, {}, {}
+    graph: Any = run.graph
+    given = {"question": run.question, **run.more}
+    shown: dict[str, str] = {}
+    output: dict[str, Any] = {}
     modes = ["messages", "values"]
-    async for mode, part in run.graph.astream(given, context=run.context, stream_mode=modes):
+    async for mode, part in graph.astream(given, context=run.context, stream_mode=modes):
         if mode == "values":
             output = part
         else:
@@ -140,8 +145,9 @@ async def test_the_messages_of_every_graph_are_its_answer(name: str) -> None:
 
 @pytest.mark.parametrize("subgraphs", [False, True])
 async def test_a_chat_shows_its_answer_once(subgraphs: bool) -> None:
-    graph = chat.build("vanilla_rag", resources(typing())).compile()
-    shown, state = [], {}
+    graph: Any = chat.build("vanilla_rag", resources(typing())).compile()
+    shown: list[Any] = []
+    state: dict[str, Any] = {}
     modes = ["messages", "values"]
     async for part in graph.astream(CHAT, context=CONTEXT, stream_mode=modes, subgraphs=subgraphs, version="v2"):
         if part["ns"]:
@@ -156,7 +162,7 @@ async def test_a_chat_shows_its_answer_once(subgraphs: bool) -> None:
 
 
 async def test_two_graphs_in_one_run_are_two_messages() -> None:
-    outer: Any = StateGraph(vanilla_rag.Flow, context_schema=VanillaRagContext)
+    outer: Any = StateGraph(Flow, context_schema=VanillaRagContext)
     outer.add_node("first", plain_rag(typing()))
     outer.add_node("second", plain_rag(typing()))
     outer.add_edge(START, "first")

@@ -842,14 +842,15 @@ async def test_the_server_is_a_remote_graph(dev_server: DevServer, scripted: Scr
 
 
 async def test_a_remote_graph_streams_its_answer(dev_server: DevServer, scripted: ScriptedServer) -> None:
-    remote = RemoteGraph("df_rag", url=dev_server.url)
+    remote: Any = RemoteGraph("df_rag", url=dev_server.url)
     stream = remote.astream(QUESTION, context=scripted.context, stream_mode="messages")
-    found: list[Any] = [(message, metadata["langgraph_node"]) async for message, metadata in stream]
+    found = [(message, metadata["langgraph_node"]) async for message, metadata in stream]
     assert [(message["content"], node) for message, node in found] == [("Beatrix", "generate"), (" Hale", "generate")]
-    chat = RemoteGraph("df_rag_chat", url=dev_server.url)
+    chat: Any = RemoteGraph("df_rag_chat", url=dev_server.url)
     given = {"messages": [{"role": "user", "content": QUESTION["question"]}]}
-    shown, state = [], {}
-    modes: Any = ["messages", "values"]
+    shown: list[Any] = []
+    state: dict[str, Any] = {}
+    modes = ["messages", "values"]
     async for part in chat.astream(given, context=scripted.context, stream_mode=modes, version="v2"):
         if part["type"] == "messages":
             shown.append(part["data"][0])

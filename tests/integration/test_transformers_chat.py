@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from dubito.errors import ContextOverflow, ModelFault, UserFault
@@ -283,7 +284,8 @@ async def test_a_reader_that_goes_away_ends_the_generation(chat):
     graph = Machine(Flow, ReasoningContext, Question, Flow, Resources(llm=chat))
     graph.add_steps(write)
     graph.add_path(START, "write", END)
-    stream = graph.compile(name="writes").astream({"question": "Why?"}, stream_mode="messages")
+    writes: Any = graph.compile(name="writes")
+    stream = writes.astream({"question": "Why?"}, stream_mode="messages")
     for _ in range(2):  # the first token comes before the sample is in the batch
         await anext(stream)
     decoder = await chat._opened()

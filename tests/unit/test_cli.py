@@ -364,7 +364,7 @@ def test_a_terminal_shows_the_answer_as_it_is_written():
     console = terminal()
     watch = Watch(run_df_rag(), console)
     watch.on(NodeStart(namespace=(), at=0.0, node="generate", task="t", input={}))
-    place = {"namespace": (), "at": 0.5, "node": "generate", "task": "t"}
+    place: Any = {"namespace": (), "at": 0.5, "node": "generate", "task": "t"}
     watch.on(AnswerPiece(**place, text="the\x1b[31m Thames", begins=True))
     watch.on(AnswerPiece(**place, text="the", begins=True))
     watch.on(AnswerPiece(**place, text=" Lune", begins=False))

@@ -107,6 +107,7 @@ async def test_the_answer_grows_on_the_page(monkeypatch):
     class Typing(ScriptedChat):
         async def complete(self, messages, sampling):
             listener = text_listener(sampling)
+            assert listener is not None
             for text in ("the", "the <b>"):
                 listener(text)
                 await asyncio.sleep(0.05)  # so that the page is told both
