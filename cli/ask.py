@@ -86,7 +86,7 @@ def ask(
         context = context_for(asked, options, assignments or [])
         if isinstance(context, CorpusContext):
             check_corpus(context.corpus)
-        run = Run(asked, text, context, {"answers": answers} if answers else {})
+        run = Run(asked, text, context, {"answers": answers} if answers else {}, not as_json or trace is not None)
     if not as_json:
         follow(run, trace, console())
         return

@@ -1,4 +1,7 @@
-"""Shows a run on the terminal while it runs. Running steps are redrawn, finished steps stay; a pipe gets only these."""
+"""Shows a run on the terminal while it runs. Running steps and the growing answer are redrawn, finished steps stay.
+
+A pipe gets the finished steps and the answer.
+"""
 
 import contextlib
 import time
@@ -12,7 +15,7 @@ from rich.live import Live
 from ..render.answer import answer_panel, answer_text, below_answer, settings_line
 from ..render.screen import show
 from ..render.terminal import step_block
-from ..traces.events import Event, NodeEnd
+from ..traces.events import AnswerPiece, Event, NodeEnd
 from ..traces.run import Run
 from ..traces.steps import Steps
 from ..traces.writer import Trace
@@ -40,6 +43,7 @@ class Watch:
         self._run, self._console = run, console
         self._steps = Steps(run.graph.name, run.graph, run.context)
         self._stopped = False
+        self._answer = ""
         self._live: Live | None = None
         if console.is_interactive:
             # redrawn by the thread that changes the steps: another thread could draw a half-changed step
@@ -63,6 +67,8 @@ class Watch:
     def on(self, event: Event | None) -> None:
         """Show the step that the event changed."""
         step = self._steps.on(event)
+        if isinstance(event, AnswerPiece):
+            self._answer = event.text if event.begins else self._answer + event.text
         if isinstance(event, NodeEnd) and step is not None and not step.running and (shown := step_block(step)):
             show(self._console, shown)
         if self._live is not None:
@@ -78,5 +84,8 @@ class Watch:
             self._console.print(answer_text(self._run.output.get("answer")), soft_wrap=True)
 
     def _running_steps(self) -> RenderableType:
+        if self._stopped:
+            return Group()
         now = time.monotonic()
-        return Group(*(step_block(step, now) or "" for step in self._steps.under_way if not self._stopped))
+        steps = [step_block(step, now) or "" for step in self._steps.under_way]
+        return Group(*steps, *([answer_text(self._answer)] if self._answer else []))

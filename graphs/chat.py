@@ -17,7 +17,7 @@ from ..nodes.chat import listen, reply, standalone
 from ..resources.resources import Resources
 from ..state.chat import ChatOutput, ChatState, Conversation
 from .registry import context_type, graph_named, graph_names, takes_a_plain_question
-from .wiring import Machine
+from .wiring import ANSWERS_FOR_PARENT, Machine
 
 if TYPE_CHECKING:
     from .registry import Graph
@@ -33,7 +33,7 @@ def build(graph: str, resources: Resources | None = None) -> Machine[ChatState, 
     technique = graph_named(graph, resources)
     chat = Machine(ChatState, context_type(technique), Conversation, ChatOutput, resources)
     chat.add_steps(listen, standalone, reply)
-    chat.add_node(graph, technique)
+    chat.add_node(graph, technique.with_config(tags=[ANSWERS_FOR_PARENT]))
     chat.add_edge(START, "listen")
     chat.add_conditional_edges("listen", lambda state: "standalone" if state["turns"] else graph, ["standalone", graph])
     chat.add_path("standalone", graph, "reply", END)

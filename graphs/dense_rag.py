@@ -25,14 +25,15 @@ from ..state.dense import ResponseInput
 from ..state.dense_rag import DenseRagContext, DenseRagOutput, DenseRagState
 from ..state.flow import Question
 from . import dense
-from .wiring import Machine
+from .wiring import Machine, silent
 
 
 def build(resources: Resources | None = None) -> Machine[DenseRagState, DenseRagContext, Question, DenseRagOutput]:
     """Wire the machine; `resources` holds live objects to use in place of what the context names."""
     graph = Machine(DenseRagState, DenseRagContext, Question, DenseRagOutput, resources)
     graph.add_prepare(check_rechunker)
-    graph.add_node("dense", dense.build(resources, DenseRagContext).compile(name="dense"))
+    # its answers are drafts
+    graph.add_node("dense", silent(dense.build(resources, DenseRagContext).compile(name="dense")))
     graph.add_steps(retrieve_context, rechunk, self_evaluate, update_best, ablate, classify, refine, give_best_answer)
     graph.add_path("prepare", "retrieve_context", "dense")
     graph.add_conditional_edges(

@@ -21,7 +21,7 @@ from ..state.flow import Question
 from ..state.reviewed import ReviewedOutput, ReviewedState
 from . import dense
 from .registry import context_type, graph_named
-from .wiring import Machine
+from .wiring import Machine, silent
 
 
 def build(graph: str, resources: Resources | None = None) -> Machine[ReviewedState, Any, Question, ReviewedOutput]:
@@ -34,8 +34,9 @@ def build(graph: str, resources: Resources | None = None) -> Machine[ReviewedSta
         raise UserFault(f"{graph} does not say whether its answer is certain: review dense or dense_rag.")
     reviewed = Machine(ReviewedState, context_type(technique), Question, ReviewedOutput, resources)
     reviewed.add_steps(begin_review, review)
-    reviewed.add_node(graph, technique)
-    reviewed.add_node("measure_given_chunks", dense.build(resources).compile(name="dense"))
+    # an answer is given once it is reviewed
+    reviewed.add_node(graph, silent(technique))
+    reviewed.add_node("measure_given_chunks", silent(dense.build(resources).compile(name="dense")))
     reviewed.add_path(START, "begin_review", graph)
     for measured in (graph, "measure_given_chunks"):
         reviewed.add_conditional_edges(measured, is_certain, {True: END, False: "review"})

@@ -15,14 +15,15 @@ from ..resources.resources import Resources
 from ..state.flow import Question
 from ..state.sunar import SunarContext, SunarOutput, SunarState
 from . import neighbourhood
-from .wiring import Machine
+from .wiring import Machine, silent
 
 
 def build(resources: Resources | None = None) -> Machine[SunarState, SunarContext, Question, SunarOutput]:
     """Wire the machine. resources: live objects that replace the names in the context."""
     graph = Machine(SunarState, SunarContext, Question, SunarOutput, resources)
     graph.add_prepare()
-    graph.add_node("neighbourhood", neighbourhood.build(resources, SunarContext).compile(name="neighbourhood"))
+    # it answers sub-questions
+    graph.add_node("neighbourhood", silent(neighbourhood.build(resources, SunarContext).compile(name="neighbourhood")))
     graph.add_steps(decompose, record_hop, rerank_all_evidence, reason_over_all_evidence, keep_sequential_answer)
     graph.add_edge("prepare", "decompose")
     after_decompose = ["neighbourhood", "rerank_all_evidence", "keep_sequential_answer"]

@@ -3,20 +3,27 @@
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import asdict
 from functools import partial, wraps
 from itertools import pairwise
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
+from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_config
+from langgraph.constants import TAG_NOSTREAM
 from langgraph.graph import START, StateGraph
+from langgraph.graph.message import push_message
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import RetryPolicy
 from langgraph.typing import InputT, OutputT, StateT
 
 from ..errors import ModelFault, ModelUnavailable
+from ..models.answer_stream import AnswerStream, Shown, current_answer
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter, watchers
 from ..nodes.prepare import Hook, prepare
@@ -43,6 +50,18 @@ RETRY = RetryPolicy(
     max_interval=8.0,
 )
 """For the model faults whose requests were not retried one by one, as those of a `Server` are."""
+
+
+ANSWERS_FOR_PARENT = "answers_for_parent"
+"""The tag of a subgraph whose answer is the answer of its parent, such as that of a chat form."""
+
+_answers: WeakKeyDictionary[Any, dict[str, Shown]] = WeakKeyDictionary()
+"""The answers of each run whose messages somebody streams: by LangGraph's handler of them, then by graph run."""
+
+
+def silent(graph: CompiledStateGraph[Any, Any, Any, Any]) -> CompiledStateGraph[Any, Any, Any, Any]:
+    """A subgraph whose answers are not the answer of its parent: they are not streamed."""
+    return graph.with_config(tags=[TAG_NOSTREAM])
 
 
 class NodeRunnable(Runnable[Any, Any]):
@@ -186,6 +205,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         resources = self._resources or shared_resources()
         meter = _streaming_meter(runtime, name)
         token, prompts_token = current_meter.set(meter), own_prompts.set(context.prompts)
+        answer_token = current_answer.set(_answer_stream())
         start = time.perf_counter()
         try:
             fit = await fitted(context, resources)
@@ -204,6 +224,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         finally:
             current_meter.reset(token)
             own_prompts.reset(prompts_token)
+            current_answer.reset(answer_token)
         seconds = time.perf_counter() - start
         if watchers.evidence is not None and update.get("evidence"):
             watchers.evidence(state, update["evidence"], seconds)
@@ -225,6 +246,29 @@ def _streaming_meter(runtime: Runtime[Any], node: str) -> Meter:
             runtime.stream_writer({"type": "progress", "node": node, "what": what, "done": done, "total": total})
 
     return Meter(on_call, on_progress)
+
+
+def _answer_stream() -> AnswerStream | None:
+    """The answer of the running node's graph; None if nobody streams messages, and in a graph of inner calls."""
+    config = get_config()
+    tags = config.get("tags") or []
+    handlers = getattr(config.get("callbacks"), "handlers", [])
+    # by its name, because its module is private; the handler of LangGraph's `stream_events` takes no chunks
+    handler = next((each for each in handlers if type(each).__name__ == "StreamMessagesHandler"), None)
+    if handler is None or TAG_NOSTREAM in tags:
+        return None
+    namespace, _, _ = str(config["metadata"]["langgraph_checkpoint_ns"]).rpartition("|")
+    if ANSWERS_FOR_PARENT in tags:
+        place = {"langgraph_checkpoint_ns": namespace, "langgraph_node": namespace.rpartition("|")[2].partition(":")[0]}
+        config = {**config, "metadata": {**config["metadata"], **place}}
+        namespace, _, _ = namespace.rpartition("|")
+    context = copy_context()  # a backend may write in another thread
+    context.run(var_child_runnable_config.set, config)
+
+    def send(piece: str, message_id: str) -> None:
+        context.run(push_message, AIMessageChunk(content=piece, id=message_id), state_key=None)
+
+    return AnswerStream(_answers.setdefault(handler, {}).setdefault(namespace, Shown()), send)
 
 
 def _usage(node: str, calls: list[Call], seconds: float) -> Usage:

@@ -155,6 +155,14 @@ class Decoder:
                 row.finish = "stop"
             elif len(row.ids) >= row.request.most_tokens:
                 row.finish = "length"
+            else:
+                self._report(row)
+
+    def _report(self, row: Sample) -> None:
+        """Tell the listener, if there is one, the text so far."""
+        request = row.request
+        if request.listener is not None and request.pace.is_due():
+            request.listener((OPEN if request.starts_thinking else "") + self.text.decode(row.ids))
 
     def _has_stopped(self, row: Sample) -> bool:
         stop = row.request.sampling.stop

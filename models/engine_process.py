@@ -7,8 +7,8 @@ import asyncio
 import atexit
 import os
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ _QUIET = {"disable_log_stats": True, "use_tqdm_on_load": False}
 _LENGTHS = range(3, 9)  # of the sequences read to check that each request gets its own hidden state
 _MOST_LOGPROBS = 20  # the most tokens whose log-probabilities vLLM returns for a request
 
+Report = Callable[[list[int]], Awaitable[None]]
+"""Gets the ids of a continuation's tokens so far."""
+
 
 class Engine:
     """A running engine. vLLM batches the requests; cancelled requests leave the batch."""
@@ -50,9 +53,11 @@ class Engine:
         self._layers: int | None = None
         self._watching = asyncio.Lock()
 
-    async def sample(self, prompt: Sequence[int], **params: object) -> list[SampledTokens]:
-        """Continue a prompt; params: of vLLM's SamplingParams."""
-        outputs = (await self._ask(prompt, logprobs=0, **params)).outputs
+    async def sample(
+        self, prompt: Sequence[int], *, report: Report | None = None, **params: object
+    ) -> list[SampledTokens]:
+        """Continue a prompt. report: of the only continuation; params: of vLLM's SamplingParams."""
+        outputs = (await self._ask(prompt, report=report, logprobs=0, **params)).outputs
         if broken := [output.finish_reason for output in outputs if output.finish_reason not in {"stop", "length"}]:
             raise ModelFault(self._name, f"the reply was broken off ({broken[0]})")
         return [
@@ -146,14 +151,20 @@ class Engine:
             )
         return int(layers)
 
-    async def _ask(self, ids: Sequence[int], **params: Any) -> Any:  # noqa: ANN401
+    async def _ask(self, ids: Sequence[int], *, report: Report | None = None, **params: Any) -> Any:  # noqa: ANN401
         from vllm import SamplingParams  # noqa: PLC0415 - of an extra, and slow to import
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
         with self._naming_faults():
-            sampling = SamplingParams(**{"detokenize": False, **params}, output_kind=RequestOutputKind.FINAL_ONLY)
+            kind = RequestOutputKind.FINAL_ONLY if report is None else RequestOutputKind.CUMULATIVE
+            sampling = SamplingParams(**{"detokenize": False, **params}, output_kind=kind)
+            reply = None
             replies = self._llm.generate({"prompt_token_ids": list(ids)}, sampling, uuid.uuid4().hex)
-            return [reply async for reply in replies][-1]  # only the final reply comes
+            async with aclosing(replies):
+                async for reply in replies:
+                    if report is not None:
+                        await report(list(reply.outputs[0].token_ids))
+            return reply
 
     async def _call(self, method: str, *arguments: object) -> list[Any]:
         with self._naming_faults():

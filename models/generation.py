@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..errors import ContextOverflow, UserFault
+from .answer_stream import Pace, TextListener
 from .interfaces import Choice, Message, Sampling, Scores, Token, Tokens
 
 if TYPE_CHECKING:
@@ -25,13 +26,16 @@ Layers = list[tuple["Tensor", "Tensor"]]
 class Request:
     """A call and its progress.
 
-    layer: None for `complete`; for `introspect`, the layer whose hidden states to return. most_tokens: of a sample.
+    layer: None for `complete`; for `introspect`, the layer whose hidden states to return. listener: to the only sample.
+    most_tokens: of a sample.
     waiting: the samples that have not joined the batch. prefix: the prompt's keys and values, for those.
     """
 
     messages: tuple[Message, ...]
     sampling: Sampling
     layer: int | None = None
+    listener: TextListener | None = None
+    pace: Pace = field(default_factory=Pace)
     prompt: list[int] = field(default_factory=list)
     starts_thinking: bool = False
     most_tokens: int = 0

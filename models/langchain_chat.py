@@ -7,10 +7,13 @@ from typing import Any, NoReturn
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.constants import TAG_NOSTREAM
 
 from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing
+from .answer_stream import text_listener
 from .choose_by_prompt import ask_and_parse
 from .generation import estimated_tokens
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Tokens
@@ -91,7 +94,7 @@ class LangChainChat:
     async def _call(self, turns: list[BaseMessage], sampling: Sampling, seed: int | None) -> tuple[Completion, Tokens]:
         model, arguments = self._configured(sampling, seed)
         try:
-            message = await model.ainvoke(turns, stop=list(sampling.stop) or None, **arguments)
+            message = await self._message(model, turns, sampling, arguments)
         except Exception as error:
             raise provider_fault(self.name, error) from error
         # `text` joins the text blocks only, not reasoning blocks
@@ -103,6 +106,25 @@ class LangChainChat:
         thinks = whole != text or _thinks(message)
         why = "" if text.strip() else why_empty(ended, has_thoughts=thinks, refusal=_refusal(message))
         return Completion(text[:stop], "length" if ended in CUT else "stop", why_empty=why), _tokens(message)
+
+    async def _message(
+        self, model: BaseChatModel, turns: list[BaseMessage], sampling: Sampling, arguments: Mapping[str, Any]
+    ) -> BaseMessage:
+        # LangGraph would stream every call of a LangChain model as the answer
+        silent: RunnableConfig = {"tags": [TAG_NOSTREAM]}
+        stop, listener = list(sampling.stop) or None, text_listener(sampling)
+        if listener is None:
+            return await model.ainvoke(turns, silent, stop=stop, **arguments)
+        whole: AIMessageChunk | None = None
+        try:
+            async for chunk in model.astream(turns, silent, stop=stop, **arguments):
+                whole = chunk if whole is None else whole + chunk
+                listener(str(whole.text))
+        except Exception as error:
+            # some servers refuse to stream
+            if whole is not None or "stream" not in str(error):
+                raise
+        return whole or await model.ainvoke(turns, silent, stop=stop, **arguments)
 
     def _configured(self, sampling: Sampling, seed: int | None) -> tuple[BaseChatModel, dict[str, Any]]:
         settings: dict[str, Any] = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
@@ -127,6 +149,9 @@ class LangChainChat:
                 arguments[setting] = value
             else:
                 self._warn_of(setting)
+        # without it some models stream no usage
+        if text_listener(sampling) is not None and getattr(self._model, "stream_usage", True) is None:
+            update["stream_usage"] = True
         # LangChain's reply cache would return the same text for every sample
         if sampling.temperature > 0 and (self._model.cache or (self._model.cache is None and get_llm_cache())):
             update["cache"] = False

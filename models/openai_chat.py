@@ -13,6 +13,7 @@ from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing, ModelFault, UserFault
 from ..server_url import with_path
 from ..state.capability import MEANING
+from .answer_stream import TextListener, text_listener
 from .choose_by_prompt import ask_and_parse
 from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
 from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
@@ -135,7 +136,7 @@ class OpenAIChat:
         check_sampling(sampling)
         await self._know()
         n, body = sampling.distinct, await self._body(messages, sampling)
-        replies = [await self._completions({**body, "n": n} if n > 1 else body, sampling)]
+        replies = [await self._completions({**body, "n": n} if n > 1 else body, sampling, text_listener(sampling))]
         if not self._vllm and (missing := n - len(replies[0].completions)) > 0:  # Ollama and others ignore n
             seeds = [None if sampling.seed is None else sampling.seed + i for i in range(n - missing, n)]
             bodies = [body if seed is None else {**body, "seed": seed} for seed in seeds]
@@ -259,8 +260,12 @@ class OpenAIChat:
             body |= _NO_THINKING
         return body
 
-    async def _completions(self, body: dict[str, Any], sampling: Sampling) -> Reply:
-        return await self._server.request("/chat/completions", body, lambda reply: self._reply(reply, sampling))
+    async def _completions(
+        self, body: dict[str, Any], sampling: Sampling, listener: TextListener | None = None
+    ) -> Reply:
+        return await self._server.request(
+            "/chat/completions", body, lambda reply: self._reply(reply, sampling), listener
+        )
 
     async def _draw(
         self, messages: Sequence[Message], sampling: Sampling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 import time
@@ -17,10 +18,12 @@ from ..concurrency import values_of_loop
 from ..errors import ContextOverflow, DubitoError, ModelFault, UserFault
 from ..server_url import checked_url, key_for
 from ..settings import settings
+from .answer_stream import TextListener
 from .interfaces import Tokens
 from .outage import Outages
 from .provider_faults import TRANSIENT_STATUS, one_line
 from .server_list import listed_models
+from .streamed_reply import StreamedReply
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient
@@ -64,6 +67,7 @@ class Server:
         self._served: dict[str, int | None] | None = None
         self._listed: dict[str, dict[str, Any]] | None = None
         self._outages = Outages()
+        self._streams = True
 
     async def served(self) -> dict[str, int | None]:
         """The served models with their context windows (None if unknown); requested once."""
@@ -95,25 +99,39 @@ class Server:
             what = one_line(f"{type(error).__name__}: {error}")
             raise ModelFault(self.base_url, f"the reply is malformed ({what})") from None
 
-    async def request(self, path: str, body: dict[str, Any] | None, read: Callable[[dict[str, Any]], T]) -> T:
+    async def request(
+        self,
+        path: str,
+        body: dict[str, Any] | None,
+        read: Callable[[dict[str, Any]], T],
+        listener: TextListener | None = None,
+    ) -> T:
         """Get a path under the base URL, or a full URL, and read the reply; with a body, post it there.
 
         read: takes the reply apart; what it raises makes the reply malformed. A fault of the server is tried again
         ATTEMPTS times, after the pause that the server asks for. In an outage all requests wait (see `Outages`).
+        listener: of a chat with one continuation; the reply is then streamed. A stream that breaks off, and one that
+        the server refuses, is repeated as a plain request.
         Raises `ModelFault` after the last attempt.
         """
         attempt, limit, begun = 0, settings().outage_s, time.monotonic()
+        stream = StreamedReply(listener) if listener is not None and self._streams else None
         while True:
             await self._outages.wait(self._answers, limit)
             try:
-                reply = await self._sent(path, body)
+                reply = await self._sent(path, body, stream)
                 self._outages.answered()
                 return self._read(reply, read)
             except ModelFault as refusal:
                 fault = refusal
-            except DubitoError:
+            except DubitoError as refusal:
                 self._outages.answered()
-                raise
+                if stream is None or "stream" not in str(refusal):
+                    raise
+                self._streams, stream = False, None
+                continue
+            if stream is not None and stream.begun:
+                stream = None
             attempt += 1
             if isinstance(fault, _Refusal) and fault.is_down:
                 self._outages.refused()
@@ -143,10 +161,10 @@ class Server:
         with self.reading():
             return read(reply)
 
-    async def _sent(self, path: str, body: dict[str, Any] | None) -> object:
+    async def _sent(self, path: str, body: dict[str, Any] | None, stream: StreamedReply | None = None) -> object:
         """The reply, as JSON values; `_Refusal` if the server refuses the request or does not answer it."""
         client = await self._client()
-        from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415
+        from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError  # noqa: PLC0415
 
         seconds = settings().timeout_s
         # `from None`: the client's errors hold the request, and so the API key
@@ -155,6 +173,8 @@ class Server:
             async with asyncio.timeout(seconds):
                 if body is None:
                     return await client.get(path, cast_to=object)
+                if stream is not None:
+                    return await self._streamed(client, path, body, stream)
                 return await client.post(path, cast_to=object, body=body)
         except (APITimeoutError, TimeoutError):
             raise _Refusal(self.base_url, f"no reply within {seconds:g} s", is_down=True) from None
@@ -164,6 +184,8 @@ class Server:
         except APIStatusError as error:
             fault = await self._fault(error, path, body or {})
             raise fault from None
+        except APIError as error:
+            raise ModelFault(self.base_url, f"the stream broke off ({one_line(error.message)})") from None
         except UnicodeEncodeError:
             raise UserFault(
                 f"The request to {self.base_url} cannot be encoded: the question or a passage holds half a character "
@@ -171,6 +193,22 @@ class Server:
             ) from None
         except (ValueError, RecursionError) as error:
             raise ModelFault(self.base_url, f"the reply is not JSON ({one_line(str(error))})") from None
+
+    async def _streamed(self, client: AsyncOpenAI, path: str, body: dict[str, Any], stream: StreamedReply) -> object:
+        from openai import AsyncStream  # noqa: PLC0415
+
+        stream.begin()
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        chunks = await client.post(path, cast_to=object, body=asked, stream=True, stream_cls=AsyncStream[object])
+        async with chunks:
+            if "event-stream" not in chunks.response.headers.get("content-type", ""):
+                return json.loads(await chunks.response.aread())  # some servers cannot stream, and reply at once
+            async for chunk in chunks:
+                with self.reading():
+                    stream.add(chunk)
+        if (reply := stream.whole()) is None:
+            raise ModelFault(self.base_url, "the stream broke off")
+        return reply
 
     async def _fault(self, error: APIStatusError, path: str, body: dict[str, Any]) -> DubitoError:
         status, details = error.status_code, error.body if isinstance(error.body, dict) else {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import UserFault
+from .answer_stream import text_listener
 from .batching import Worker
 from .chat_text import ChatText
 from .generation import Request, check_options, check_sampling, choice, scores
@@ -70,7 +71,8 @@ class TransformersChat:
         """See `ChatModel.complete`."""
         check_sampling(sampling)
         with torch_faults(self.name):
-            reply: Reply = await self._worker.generate(Request(tuple(messages), sampling))
+            request = Request(tuple(messages), sampling, listener=text_listener(sampling))
+            reply: Reply = await self._worker.generate(request)
         return reply
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..errors import CapabilityMissing, UserFault
+from .answer_stream import Pace, text_listener
 from .background import await_in_background
 from .engine_options import EngineOptions, engine_options
 from .engine_process import Engine, start_engine
@@ -16,7 +17,7 @@ from .generation import SampledTokens, check_fit, check_options, check_sampling,
 from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Tokens
 from .local_weights import check_folder
 from .postprocess import completion
-from .thinking import first_stop
+from .thinking import OPEN, first_stop
 
 Answer = TypeVar("Answer")
 
@@ -154,8 +155,15 @@ class EngineChat:
         """room: tokens of the window that stay free behind the longest continuation."""
         prompt, starts_thinking = await asyncio.to_thread(engine.text.prompt, messages, thinking=sampling.thinking)
         check_fit(self.name, engine.window, len(prompt), 1 + room, _LONGER)
+        listener, pace = text_listener(sampling), Pace()
+
+        async def report(ids: list[int]) -> None:
+            if listener is not None and pace.is_due():
+                listener((OPEN if starts_thinking else "") + await asyncio.to_thread(engine.text.decode, ids))
+
         drawn = await engine.sample(
             prompt,
+            report=None if listener is None else report,
             n=sampling.distinct,
             temperature=sampling.temperature,
             top_p=sampling.top_p,

@@ -1,5 +1,6 @@
 """update_best, give_best_answer: the best answer so far, and whether to stop (DENSE section 5.2, Algorithm 3)."""
 
+from ..models.answer_stream import show_answer
 from ..resources.resources import Resources
 from ..state.dense_rag import BestAnswer, DenseRagContext, DenseRagState, StopReason
 from .measure_dse import dse_uncertainty
@@ -25,6 +26,7 @@ async def give_best_answer(state: DenseRagState, context: DenseRagContext, resou
     """Give the best answer so far, or the answer of the last measurement if nothing was refined."""
     stop_reason: StopReason = state["stop_reason"] or ("certain" if state["certain"] else "not_refined")
     best = state["best"] or latest_answer(state)
+    show_answer(best["answer"])
     return {
         "answer": best["answer"],
         "evidence": [state["visited"][chunk_id] for chunk_id in best["chunk_ids"]],

@@ -5,6 +5,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from ..errors import ContractFault, UserFault
+from ..models.answer_stream import answer_id, show_answer
 from ..models.interfaces import Sampling
 from ..prompts import standalone as prompt
 from ..resources.resources import Resources
@@ -57,7 +58,10 @@ async def reply(state: ChatState, context: BaseContext, resources: Resources) ->
     Its `response_metadata` has the question that the graph answered, the evidence, the uncertainty and the warnings.
     """
     metadata = {key: state[key] for key in ("question", "evidence", "uncertainty", "warnings")}
-    return {"messages": [AIMessage(state["answer"].strip() or NO_ANSWER, response_metadata=metadata)]}
+    text = state["answer"].strip() or NO_ANSWER
+    show_answer(text)
+    # the id of the pieces that were streamed: a front end shows the message once
+    return {"messages": [AIMessage(text, id=answer_id(), response_metadata=metadata)]}
 
 
 def _text(message: AnyMessage) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from ..models.answer_stream import show_answer, showing
 from ..models.interfaces import Sampling
 from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
@@ -68,6 +69,7 @@ async def choose_strategy(state: SeaKRState, context: SeaKRContext, resources: R
         return not text, unknown, uncertainty is None, uncertainty or 0.0, answer["strategy"] == "knowledge"
 
     best = min(state["strategy_answers"], key=rank)
+    show_answer(best["answer"])
     return {
         "answer": best["answer"],
         "strategy": best["strategy"],
@@ -81,7 +83,9 @@ async def answer_from_rationales(
     state: ReasoningState, context: ReasoningContext, resources: Resources
 ) -> ReasoningState:
     """The answer to which the rationales lead (CoT, IRCoT)."""
-    answer, problem = await _from_rationales(state, context, resources)
+    with showing(prompt.beginning_of_answer):
+        answer, problem = await _from_rationales(state, context, resources)
+    show_answer(answer)
     warnings = [] if answer else [NO_ANSWER.format(problem=problem)]
     return {"answer": answer, "evidence": state["knowledge"], "warnings": warnings}
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ContractFault
+from ..models.answer_stream import show_answer, showing
 from ..models.interfaces import ChatModel, Message, Sampling
 from ..prompts import answer as prompt
 from ..resources.resources import Resources
@@ -18,7 +19,9 @@ async def generate(state: Grounded, context: ThinkingContext, resources: Resourc
     """Answer the question from the evidence and, if the state has one, the `incremental_context`; greedy decoding."""
     llm = await resources.llm(context)
     notes: Sequence[str] = state.get("incremental_context", [])
-    answer, warnings = await answer_to(prompt.messages(state["question"], state["evidence"], notes), context, llm)
+    with showing(prompt.beginning):
+        answer, warnings = await answer_to(prompt.messages(state["question"], state["evidence"], notes), context, llm)
+    show_answer(answer)
     return {"answer": answer, "warnings": warnings}
 
 

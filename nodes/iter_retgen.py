@@ -1,5 +1,8 @@
 """The two halves of an iteration of ITER-RETGEN (Shao et al. 2023, section 3)."""
 
+from contextlib import nullcontext
+
+from ..models.answer_stream import show_answer, showing
 from ..models.interfaces import Sampling
 from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
@@ -26,17 +29,22 @@ async def retrieval_augmented_generation(
 ) -> IterRetgenState:
     """Reason from the chunks to an answer; a reasoning without an answer leaves the previous iteration's."""
     llm = await resources.llm(context)
+    is_last = len(state["iterations"]) + 1 == context.max_iterations
     messages = prompt.whole_messages(state["question"], state["evidence"])
-    reply = await llm.complete(messages, Sampling(max_tokens=context.max_reasoning_tokens, stop=ONE_LINE))
+    with showing(prompt.beginning_of_answer) if is_last else nullcontext():
+        reply = await llm.complete(messages, Sampling(max_tokens=context.max_reasoning_tokens, stop=ONE_LINE))
     reasoning = reply.text.strip()
     previous = state["iterations"][-1]["answer"] if state["iterations"] else ""
     answer = prompt.final_answer(reasoning) or previous
     warnings: list[str] = []
-    if not answer and len(state["iterations"]) + 1 == context.max_iterations:
-        answer, problem = await ask_final_answer(
-            state["question"], [reasoning] if reasoning else [], context, resources
-        )
+    if is_last and not answer:
+        with showing(prompt.beginning_of_answer):
+            answer, problem = await ask_final_answer(
+                state["question"], [reasoning] if reasoning else [], context, resources
+            )
         warnings = [] if answer else [NO_ANSWER.format(problem=problem)]
+    if is_last:
+        show_answer(answer)
     return {
         "answer": answer,
         "iterations": [

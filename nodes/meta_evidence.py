@@ -1,5 +1,7 @@
 """The reasoning path's record, and the meta evidence reasoner, MER, that reads it all again (SUNAR section 3.2)."""
 
+from ..models.answer_stream import show_answer, showing
+from ..prompts import answer as answer_prompt
 from ..prompts import unparsed
 from ..resources.resources import Resources
 from ..retrieval.chunking import embedding_text
@@ -44,8 +46,10 @@ async def reason_over_all_evidence(state: SunarState, context: SunarContext, res
     llm = await resources.llm(context)
     sequential = state["sequential_answer"]
     messages = unparsed.meta_evidence(state["question"], state["hops"], sequential, state["meta_evidence"])
-    text, warnings = await answer_to(messages, context, llm)
+    with showing(answer_prompt.beginning):
+        text, warnings = await answer_to(messages, context, llm)
     answer = text or sequential
+    show_answer(answer)
     return {
         "answer": answer,
         "evidence": state["meta_evidence"],
@@ -57,6 +61,7 @@ async def reason_over_all_evidence(state: SunarState, context: SunarContext, res
 
 async def keep_sequential_answer(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
     """Without the meta evidence reasoner: the sequential answer, with the last sub-question's evidence."""
+    show_answer(state["sequential_answer"])
     return {"answer": state["sequential_answer"], "changed": False, "uncertainty": _uncertainty(state)}
 
 

@@ -1,5 +1,6 @@
 """search_first_stage, score_batch, intermediate_answer: neighbourhood-aware retrieval, NAR (SUNAR section 3.1.2)."""
 
+from ..models.answer_stream import show_answer, showing
 from ..prompts import answer as prompt
 from ..resources.resources import Resources
 from ..retrieval.chunking import embedding_text
@@ -55,6 +56,8 @@ async def intermediate_answer(
         {**state["documents_by_id"][document["chunk_id"]], "score": document["score"]}
         for document in ranked(state["scored"])[: context.k]
     ]
-    text, warnings = await answer_to(prompt.messages(state["sub_question"], evidence), context, llm)
+    with showing(prompt.beginning):
+        text, warnings = await answer_to(prompt.messages(state["sub_question"], evidence), context, llm)
+    show_answer(text)
     uncertainty = mean_semantic_sets([state["scored"]])
     return {"answer": text, "evidence": evidence, "uncertainty": uncertainty, "warnings": warnings}

@@ -1,7 +1,9 @@
 """pseudo_generate, draft_step, write_step, append_rationale: reasoning one sentence at a time (SeaKR section 3.1)."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
+from ..models.answer_stream import showing
 from ..models.interfaces import Completion, Sampling
 from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
@@ -34,13 +36,17 @@ async def pseudo_generate(state: SeaKRState, context: SeaKRContext, resources: R
 
 async def draft_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
     """The step that the model writes from the knowledge kept so far."""
-    completion = await _next_step(state, context, resources)
+    # with the probabilities of its words it may be thrown away
+    stands = "logprobs" not in context.needs()
+    with showing(_beginning_of_answer) if stands else nullcontext():
+        completion = await _next_step(state, context, resources)
     return {"draft": draft_of(completion), "query": None, "kept": None, "warnings": _warnings(completion)}
 
 
 async def write_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
     """The step that the model writes with the snippet just kept; if it is empty, the draft stands."""
-    completion = await _next_step(state, context, resources)
+    with showing(_beginning_of_answer):
+        completion = await _next_step(state, context, resources)
     written, kept = draft_of(completion), state["kept"]
     if kept and written["rationale"]:
         return {"kept": {**kept, "rationale": written["rationale"]}}
@@ -88,6 +94,14 @@ async def _next_step(state: ReasoningState, context: ReasoningContext, resources
 def _warnings(completion: Completion) -> list[str]:
     why = completion.why_empty
     return [f"The model's reply gave no next sentence: {why}."] if why else []
+
+
+def _beginning_of_answer(reply: str) -> str:
+    """The answer in an unfinished last step; empty for any other step."""
+    if not prompt.beginning_of_answer(reply):
+        return ""
+    start, end = first_sentence(reply)
+    return prompt.beginning_of_answer(reply[start:end])
 
 
 def draft_of(completion: Completion) -> Draft:

@@ -1,5 +1,6 @@
 """contexts, respond, repeat, ablate: the contexts of one measurement and the model's responses (DENSE section 4.1)."""
 
+from ..models.answer_stream import show_answer, showing
 from ..prompts import answer, unparsed
 from ..resources.resources import Resources
 from ..state.dense import ORIGINAL, REPEATED, DenseContext, DenseState, ResponseInput, text_key
@@ -34,8 +35,13 @@ def context_of(key: str, state: DenseState) -> ResponseInput:
 
 
 async def respond(state: ResponseInput, context: DenseContext, resources: Resources) -> DenseState:
-    """r_i: answer the question from one context, greedily (equation 1)."""
-    response, warnings = await response_to(state, context, resources)
+    """r_i: answer the question from one context, greedily (equation 1). r_0 is the answer."""
+    if state["key"] != ORIGINAL:
+        response, warnings = await response_to(state, context, resources)
+        return {"response_by_key": {state["key"]: response}, "warnings": warnings}
+    with showing(answer.beginning):
+        response, warnings = await response_to(state, context, resources)
+    show_answer(response)
     return {"response_by_key": {state["key"]: response}, "warnings": warnings}
 
 

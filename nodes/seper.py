@@ -1,5 +1,6 @@
 """sample_responses, judge_responses, measure_seper: the belief with the chunks and without (SePer, Algorithm 1)."""
 
+from ..models.answer_stream import show_answer
 from ..resources.resources import Resources
 from ..state.seper import WITH, WITHOUT, SampleInput, SePerContext, SePerState
 from .seper_scoring import (
@@ -49,8 +50,10 @@ async def measure_seper(state: SePerState, context: SePerContext, resources: Res
     }
     without = beliefs[WITHOUT]
     with_chunks = beliefs.get(WITH, without)
+    answer = likeliest_answer(with_chunks["responses"])
+    show_answer(answer)
     return {
-        "answer": likeliest_answer(with_chunks["responses"]),
+        "answer": answer,
         "seper": with_chunks["seper"],
         "seper_without": without["seper"],
         "delta": with_chunks["seper"] - without["seper"],

@@ -25,6 +25,17 @@ def parse(reply: str) -> str:
     return answer
 
 
+def beginning(reply: str) -> str:
+    """The part of an unfinished reply that `parse` keeps, however the reply goes on."""
+    text = _MARK.sub("", reply).partition("<")[0].lstrip()  # a passage mark may have begun
+    label = _LABEL.match(text)
+    if label is not None and bool(label[1]) == bool(label[2] or label[3]):
+        text = text[label.end() :].lstrip()
+    elif label is not None or any(start.startswith(text[: len(start)].lower()) for start in _STARTS):
+        return ""  # a label may have begun
+    return "" if text.startswith("*") else text.rstrip()  # the whole reply may be bold
+
+
 def parse_or_empty(reply: str) -> str:
     """Like `parse`, but an empty answer is an empty text."""
     try:
@@ -33,6 +44,7 @@ def parse_or_empty(reply: str) -> str:
         return ""
 
 
+_STARTS = ("answer:", "answer**:")
 _LABEL = re.compile(r"\A(\*\*)?answer(\*\*)?:(\*\*)?", re.IGNORECASE)
 _MARK = re.compile(r"</?passage\b[^<>\n]*>\s*", re.IGNORECASE)
 _BOLD = re.compile(r"\*\*([^*]*)\*\*")

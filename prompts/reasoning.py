@@ -52,6 +52,14 @@ def end_of(reply: str) -> str:
     return _tidied(reply.strip().partition("\n")[0]) if answer is None else answer
 
 
+def beginning_of_answer(reply: str) -> str:
+    """The part of an unfinished reply that is in its final answer, however the reply goes on.
+
+    Empty until the words "So the final answer is" have come.
+    """
+    return (final_answer(reply) or "").rstrip(_LOOSE)
+
+
 def _stepwise(question: str, chunks: Sequence[Chunk], rationales: Sequence[str], ask: str) -> list[Message]:
     system, *own_examples, user = render("reasoning_step", question=question, chunks=chunks)
     examples = own_examples or [
@@ -83,5 +91,6 @@ def _tidied(text: str) -> str:
 
 
 _FINAL = re.compile(r"\b(?:so,? )?the final answer is\b[ \t]*:?", re.IGNORECASE)
+_LOOSE = ". *_:\"'“”"  # at the end of an answer these may be removed
 _OPENING = ('"', "“", "‘", "«", "'")
 _ABBREVIATION = re.compile(r"\b(?:[^\W\d]\.){2,}$|\b(?:Jr|Sr|Inc|Ltd|Co|St)\.$")

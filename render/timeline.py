@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ..presenters.words import duration
 from ..traces.recording import Recording
@@ -19,18 +20,21 @@ OPEN_UP_TO = 40
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 """Seconds between marks; the first value that gives at most six marks is used."""
 
+FIRST_WIDTH = 0.3
+"""Per cent: the width of the mark of the answer's first token."""
+
 ROOM = 0.95
 """The share of the width in which marks may stand."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A bar, left and width in per cent, top in pixels: a run, or a model call within it."""
+    """A bar, left and width in per cent, top in pixels; kind: a run, a model call of it, the answer's first token."""
 
     left: float
     width: float
     top: int
-    is_call: bool
+    kind: Literal["run", "call", "first"]
     tip: str
 
 
@@ -84,10 +88,13 @@ def _row(step: Step, start: float, total: float) -> Lane:
     for run, place in zip(step.runs, taken, strict=True):
         end = step.until if run.end is None else run.end
         tip = f"{step.node}, {duration(end - run.start)}{'' if run.end is not None else ', not finished'}"
-        spans.append(Span(*_place(run.start - start, end - start, total), place * lane, is_call=False, tip=tip))
+        spans.append(Span(*_place(run.start - start, end - start, total), place * lane, "run", tip))
         for call in run.calls:
             place_of = _place(call.start - start, call.end - start, total)
-            spans.append(Span(*place_of, place * lane, is_call=True, tip=_call(call)))
+            spans.append(Span(*place_of, place * lane, "call", _call(call)))
+        if run.answered is not None:
+            tip = f"first token of the answer, {duration(run.answered - start)} after the start"
+            spans.append(Span(_place(run.answered - start, 0.0, total)[0], FIRST_WIDTH, place * lane, "first", tip))
     rows = [_row(inner, start, total) for inner in step.steps]
     figures = f"{times(step)} {duration(step.seconds)}".strip()
     return Lane(step.number, step.node, figures, spans, lane, (max(taken) + 1) * lane, rows)

@@ -7,12 +7,14 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from dubito.errors import CapabilityMissing
+from dubito.models.answer_stream import AnswerStream, Shown, current_answer, showing
 from dubito.models.interfaces import (
     Capability,
     Choice,
@@ -34,6 +36,18 @@ from dubito.state.records import Chunk
 
 Answerer = Callable[[str, str], str | Completion]
 """(system text, last user text) → reply."""
+
+
+@contextmanager
+def listening() -> Iterator[list[str]]:
+    """Somebody listens to the answer, which the calls within write: the pieces that they show."""
+    pieces: list[str] = []
+    token = current_answer.set(AnswerStream(Shown(), lambda piece, _: pieces.append(piece)))
+    try:
+        with showing(lambda text: text):
+            yield pieces
+    finally:
+        current_answer.reset(token)
 
 
 def _unscripted(system: str, user: str) -> str:

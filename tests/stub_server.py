@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +18,10 @@ from typing import Any
 class Stub:
     """fails: of a request and how many there were before, the status of a refusal, 200 for none; seconds: how long each
     takes; script: the text of every reply, else a word that depends on the request; refusal: the words of a refusal,
-    of the request's header Authorization; `models` is what it lists. `requests` and `authorizations` are the bodies and
-    headers that it was sent.
+    of the request's header Authorization; `models` is what it lists. Streamed replies come in words: drip: seconds
+    between two words; breaks: of a request and how many there were before, after how many words the connection is cut,
+    0 for never. `requests` and `authorizations` are the bodies and headers that it was sent; `left`: a client went away
+    in a stream.
     """
 
     url: str = ""
@@ -29,6 +32,9 @@ class Stub:
     requests: list[dict[str, Any]] = field(default_factory=list)
     authorizations: list[str] = field(default_factory=list)
     models: list[dict[str, Any]] = field(default_factory=lambda: [{"id": "m"}])
+    drip: float = 0.0
+    breaks: Callable[[dict[str, Any], int], int] = lambda body, number: 0
+    left: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reply(self, body: dict[str, Any], authorization: str = "") -> tuple[int, dict[str, Any]]:
@@ -70,6 +76,17 @@ class Stub:
         return completed(body, [{"index": 0, "finish_reason": "tool_calls", "message": message}])
 
 
+def chunks_of(reply: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A whole reply as the chunks of a stream, one a word; then the end; then the usage."""
+    (choice,) = reply["choices"]
+    words = re.findall(r"\s*\S+", choice["message"]["content"])
+    for word in words:
+        logprobs = choice.get("logprobs") and {"content": [{"token": word, "logprob": -0.5}]}
+        yield {"choices": [{"index": 0, "delta": {"content": word}, "logprobs": logprobs, "finish_reason": None}]}
+    yield {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
+    yield {"choices": [], "usage": reply["usage"]}
+
+
 def embedded(texts: list[str]) -> dict[str, Any]:
     """An embedding of each text: how often it has each letter."""
     vectors = [[float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
@@ -100,12 +117,33 @@ def serving(stub: Stub) -> Iterator[Stub]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             status, reply = stub.reply(body, self.headers.get("Authorization", ""))
+            if body.get("stream") and status == 200:
+                self._stream(reply, stub.breaks(body, len(stub.requests) - 1))
+                return
             content = json.dumps(reply).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        def _stream(self, reply: dict[str, Any], words: int) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            try:
+                for number, chunk in enumerate([*chunks_of(reply), None], 1):
+                    event = f"data: {'[DONE]' if chunk is None else json.dumps(chunk)}\n\n".encode()
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+                    if number == words:
+                        self.close_connection = True
+                        return
+                    time.sleep(stub.drip)
+                self.wfile.write(b"0\r\n\r\n")
+            except OSError:
+                self.close_connection = True
+                stub.left.set()
 
         def do_GET(self) -> None:
             """The list of models, if the stub is not out of order."""

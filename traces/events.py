@@ -69,12 +69,28 @@ class Progress(Event):
     total: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnswerPiece(Event):
+    """A piece of the answer came while the model wrote it.
+
+    begins: it is the first piece; if there were pieces before, they are no part of the answer any more.
+    """
+
+    node: str
+    task: str
+    text: str
+    begins: bool
+
+
 MODES: list[Any] = ["tasks", "custom", "values"]
 """The stream modes that events and the output are read from; stream subgraphs too."""
 
+ANSWER_MODES: list[Any] = [*MODES, "messages"]
+"""These modes also give the answer while the model writes it."""
+
 
 class EventReader:
-    """Turns the parts of a stream of `MODES` into events; `output` holds the graph's output so far."""
+    """Turns the parts of a stream into events; `output` holds the graph's output so far."""
 
     def __init__(self, graph: Graph) -> None:
         """graph: the graph that is streamed."""
@@ -83,6 +99,7 @@ class EventReader:
         self._subgraphs = {name.rpartition("|")[2] for name, _ in graph.get_subgraphs(recurse=True)}
         self._begun: set[tuple[str, ...]] = set()
         self._starts: dict[str, float] = {}
+        self._message: str | None = None
         self.output: dict[str, Any] = {}
 
     def event(self, part: Mapping[str, Any], at: float) -> Event | None:
@@ -92,6 +109,8 @@ class EventReader:
             if not namespace:
                 self.output = {name: data[name] for name in self._graph.output_channels if name in data}
             return None
+        if part["type"] == "messages":
+            return None if namespace or data[0].type != "AIMessageChunk" else self._piece(data[0], data[1], at)
         if part["type"] == "tasks":
             return self._task(data, namespace, at)
         kind = data.get("type") if isinstance(data, dict) else None
@@ -102,6 +121,12 @@ class EventReader:
             counts = {"what": data["what"], "done": data["done"], "total": data["total"]}
             return Progress(namespace=namespace, at=at, node=data["node"], **counts)
         return None
+
+    def _piece(self, message: Any, metadata: Mapping[str, Any], at: float) -> Event:  # noqa: ANN401 - LangChain's
+        begins, self._message = message.id != self._message, message.id
+        task = str(metadata["langgraph_checkpoint_ns"]).rpartition(":")[2]
+        place: dict[str, Any] = {"namespace": (), "at": at, "node": str(metadata["langgraph_node"]), "task": task}
+        return AnswerPiece(**place, text=str(message.text), begins=begins)
 
     def _task(self, data: Mapping[str, Any], namespace: tuple[str, ...], at: float) -> Event:
         place: dict[str, Any] = {"namespace": namespace, "at": at, "node": str(data["name"]), "task": str(data["id"])}

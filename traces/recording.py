@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DubitoError, UserFault
 from ..graphs.registry import context_type, graph_named
 from ..json_files import open_file, parsed
-from .events import Event, ModelCall, NodeEnd, NodeStart
+from .events import AnswerPiece, Event, ModelCall, NodeEnd, NodeStart
 from .steps import Call, Step, Steps, walk
 from .writer import VERSION
 
@@ -55,6 +55,12 @@ class Recording:
     def seconds(self) -> float:
         """Seconds from the first line to the last."""
         return max(self.until - self.start, 0.0)
+
+    @property
+    def first_token(self) -> float | None:
+        """Seconds from the first line to the first token of the answer; None if the answer was not streamed."""
+        answered = [run.answered for _, step in self.walk() for run in step.runs if run.answered is not None]
+        return max(min(answered) - self.start, 0.0) if answered else None
 
     def walk(self) -> Iterator[tuple[tuple[str, ...], Step]]:
         """Every step with the nodes of the subgraphs around it, outermost first; a subgraph's steps follow its own."""
@@ -164,7 +170,7 @@ def _take(line: Mapping[str, Any], recording: Recording, steps: Steps) -> None:
 
 def _event(line: Mapping[str, Any], at: float) -> Event | None:
     """The event of a line; None for an unknown kind of line."""
-    if line["type"] not in {"node_start", "llm_call", "node_end"}:
+    if line["type"] not in {"node_start", "llm_call", "answer_begin", "node_end"}:
         return None
     namespace = tuple(str(run) for run in line["namespace"])
     place: dict[str, Any] = {"namespace": namespace, "at": at, "node": str(line["node"]), "task": str(line["task"])}
@@ -175,6 +181,8 @@ def _event(line: Mapping[str, Any], at: float) -> Event | None:
         return ModelCall(
             **place, call={**line, **figures, "request": _object(line["request"]), "reply": _object(line["reply"])}
         )
+    if line["type"] == "answer_begin":
+        return AnswerPiece(**place, text="", begins=True)
     error = None if line["error"] is None else _object(line["error"])
     return NodeEnd(**place, seconds=_number(line["seconds"]), update=_object(line["update"]), error=error)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .events import MODES, Event, EventReader
+from .events import ANSWER_MODES, MODES, Event, EventReader
 
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
@@ -21,7 +21,7 @@ TICK = 0.1
 
 @dataclass
 class Run:
-    """A run of a graph for one question. more: the graph's further inputs.
+    """A run of a graph for one question. more: the graph's further inputs; streams: give the answer as it is written.
 
     Iterate over it for its events; None means that none came for a while. Then `output` and `seconds` are set.
     """
@@ -30,6 +30,7 @@ class Run:
     question: str
     context: BaseContext
     more: Mapping[str, Any] = field(default_factory=dict)
+    streams: bool = True
     output: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -58,7 +59,8 @@ class Run:
     def _stream(self, parts: queue.SimpleQueue[tuple[float, Any]]) -> None:
         try:
             given = {"question": self.question, **self.more}
-            for part in self.graph.stream(given, context=self.context, stream_mode=MODES, subgraphs=True, version="v2"):
+            modes = ANSWER_MODES if self.streams else MODES
+            for part in self.graph.stream(given, context=self.context, stream_mode=modes, subgraphs=True, version="v2"):
                 parts.put((time.monotonic(), part))
             parts.put((time.monotonic(), None))
         except BaseException as fault:  # raised again in the thread of the caller

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ..state import messages
-from .events import Event, ModelCall, NodeEnd, NodeStart, Progress
+from .events import AnswerPiece, Event, ModelCall, NodeEnd, NodeStart, Progress
 
 if TYPE_CHECKING:
     from langgraph.channels.base import BaseChannel
@@ -36,7 +36,8 @@ class NodeRun:
     """One run of a node.
 
     input: what it read; update: what it changed, empty until it ends; end: null while it runs; error: its type and
-    message; steps: those of the subgraph, if the node is one.
+    message; answered: when the first token of the answer came, if the node wrote one; steps: those of the subgraph, if
+    the node is one.
     """
 
     id: str
@@ -45,6 +46,7 @@ class NodeRun:
     end: float | None = None
     update: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, str] | None = None
+    answered: float | None = None
     calls: list[Call] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
@@ -170,6 +172,8 @@ class Steps:
             return self._end(event)
         if isinstance(event, ModelCall):
             return self._call(event)
+        if isinstance(event, AnswerPiece):
+            return self._answer(event)
         if isinstance(event, Progress) and (graph_run := self._graph_runs.get(event.namespace)):
             step = graph_run.under_way.get(event.node)
             if step is not None:
@@ -221,6 +225,13 @@ class Steps:
         run.error = None if event.error is None else error_record(event.error)
         if not step.running:
             self._graph_run(event.namespace).end(step)
+        return step
+
+    def _answer(self, event: AnswerPiece) -> Step | None:
+        if event.task not in self._node_runs:
+            return None
+        step, run, _ = self._node_runs[event.task]
+        run.answered = event.at if run.answered is None else run.answered
         return step
 
     def _call(self, event: ModelCall) -> Step | None:

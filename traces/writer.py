@@ -3,6 +3,7 @@
 run          first line: the graph, its settings, the question, the graph's wiring
 node_start   a node began: its input; left_out: its long lists and dicts, which the lines before give
 llm_call     a model call of a node ended: request, reply, tokens, seconds
+answer_begin the first token of the answer came; only in a run whose answer was streamed
 node_end     a node ended: its update of the state or its error, seconds
 end          last line: the output, or the error that ended the run
 
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .. import __version__
 from ..errors import UserFault
-from .events import Event, ModelCall, NodeEnd, NodeStart
+from .events import AnswerPiece, Event, ModelCall, NodeEnd, NodeStart
 from .files import writing
 from .run import Run
 from .steps import error_record
@@ -60,6 +61,8 @@ def line_of(event: Event | None) -> bytes | None:
         return _line("node_start", {**_place(event), **_input(event)})
     if isinstance(event, ModelCall):
         return _line("llm_call", {**_place(event), **event.call})
+    if isinstance(event, AnswerPiece) and event.begins:
+        return _line("answer_begin", _place(event))
     if isinstance(event, NodeEnd):
         error = None if event.error is None else error_record(event.error)
         return _line("node_end", {**_place(event), "seconds": event.seconds, "update": event.update, "error": error})
@@ -152,5 +155,5 @@ def _wiring(graph: Graph) -> dict[str, list[tuple[str, str, bool]]]:
     }
 
 
-def _place(event: NodeStart | NodeEnd | ModelCall) -> dict[str, Any]:
+def _place(event: NodeStart | NodeEnd | ModelCall | AnswerPiece) -> dict[str, Any]:
     return {"node": event.node, "task": event.task, "namespace": list(event.namespace)}

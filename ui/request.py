@@ -14,7 +14,7 @@ from ..errors import sentence_of
 from ..presenters.presenter import figures_of, outcome_of, summary_of
 from ..presenters.words import counted, duration
 from ..render.facts import answer_of, cost_of, cost_words, evidence_of, warnings_of
-from ..traces.events import MODES, EventReader
+from ..traces.events import ANSWER_MODES, AnswerPiece, EventReader
 from ..traces.recording import assembled
 from ..traces.run import Run
 from ..traces.steps import Step, Steps
@@ -31,9 +31,9 @@ QUIET_S = 15.0
 
 @dataclass(frozen=True)
 class PageEvent:
-    """An event for the page: the run's name, a step as it is now, the end of the run, or a sign of life."""
+    """An event for the page: the run's name, a step as it is now, the answer so far, the end, or a sign of life."""
 
-    kind: Literal["begun", "step", "done", "fault", "alive"]
+    kind: Literal["begun", "step", "answer", "done", "fault", "alive"]
     data: Mapping[str, Any]
 
 
@@ -61,7 +61,7 @@ class Request:
         given = {"question": run.question, **run.more}
         try:
             async for part in run.graph.astream(
-                given, context=run.context, stream_mode=MODES, subgraphs=True, version="v2"
+                given, context=run.context, stream_mode=ANSWER_MODES, subgraphs=True, version="v2"
             ):
                 self._parts.put_nowait((time.monotonic(), part))
         except asyncio.CancelledError as cancelled:
@@ -78,9 +78,10 @@ class Request:
         reader, steps = EventReader(run.graph), Steps(run.graph.name, run.graph, run.context)
         self._lines.append(await asyncio.to_thread(first_line, run.graph, run.question, run.context))
         yield PageEvent("begun", {"name": self.name})
-        has_ended = False
+        has_ended, answer = False, ""
         while not has_ended:
             changed: dict[int, Step] = {}
+            before = answer
             for at, part in await self._waiting_parts():
                 run.seconds = at - self._began
                 if has_ended := part is None:
@@ -88,11 +89,15 @@ class Request:
                 event = reader.event(part, at)
                 if (line := line_of(event)) is not None:
                     self._lines.append(line)
-                if (step := steps.on(event)) is not None:
+                if isinstance(event, AnswerPiece):
+                    answer = event.text if event.begins else answer + event.text
+                if (step := steps.on(event)) is not None and not isinstance(event, AnswerPiece):
                     changed[step.number] = step
             for step in changed.values():
                 yield _step_event(step)
-            if not has_ended and not changed:
+            if answer != before:
+                yield PageEvent("answer", {"html": render("answer.jinja", answer=answer)})
+            elif not has_ended and not changed:
                 yield PageEvent("alive", {})
         if not isinstance(self._fault, asyncio.CancelledError):
             run.output = reader.output
@@ -117,7 +122,7 @@ class Request:
             "done.jinja",
             name=self.name,
             graph=run.graph.name,
-            answer=answer_of(recording),
+            answer=answer_of(recording) or "(the model gave no answer)",
             outcome=outcome_of(run.graph.name, run.output, run.context),
             warnings=warnings_of(recording),
             evidence=evidence_of(recording),

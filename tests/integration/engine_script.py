@@ -17,7 +17,7 @@ from dubito.models.interfaces import Introspection, Message, Reply, Sampling, Ve
 from dubito.models.vllm_engine import EngineChat
 from dubito.resources.resources import Resources
 from dubito.state.context import BaseContext
-from dubito.tests.scripted import ListedRetriever
+from dubito.tests.scripted import ListedRetriever, listening
 
 WINDOW = 1280
 QUESTION: list[Message] = [{"role": "user", "content": "Is Paris the capital of France? Answer yes or no."}]
@@ -87,6 +87,8 @@ async def look(chat: EngineChat, watch: Watch) -> dict[str, Any]:
     found: dict[str, Any] = {"window": await chat.window(), "counts": await chat.count(["a b", "<|im_end|>", ""])}
     greedy = Sampling(max_tokens=24, logprobs=True)
     found["greedy"] = [reply(await chat.complete(messages, greedy)) for messages in (STORY, QUESTION, SLY)]
+    with listening() as pieces:
+        found["told"] = {"reply": reply(await chat.complete(STORY, greedy)), "pieces": pieces}
     found["choices"] = [
         dict((await chat.choose(QUESTION, options)).probabilities)
         for options in (["Yes", "No", "Yes, it is."], LETTERS)
@@ -148,9 +150,14 @@ async def concurrent(chat: EngineChat, watch: Watch) -> dict[str, Any]:
     await asyncio.to_thread(beside.join)
     shared = [len(step) for step in watch.steps]
 
-    given_up = asyncio.create_task(chat.complete(STORY, Sampling(n=4, temperature=1.0, max_tokens=400)))
     requests = watch.engine._llm.output_processor
+    given_up = asyncio.create_task(chat.complete(STORY, Sampling(n=4, temperature=1.0, max_tokens=400)))
     await until(requests.get_num_unfinished_requests)
+    given_up.cancel()
+    await until(lambda: not requests.get_num_unfinished_requests())
+    with listening() as pieces:
+        given_up = asyncio.create_task(chat.complete(STORY, Sampling(max_tokens=400)))
+    await until(lambda: pieces)
     given_up.cancel()
     await until(lambda: not requests.get_num_unfinished_requests())
     return {"texts": texts, "shared": shared, "after": (await chat.complete(QUESTION, long)).text}

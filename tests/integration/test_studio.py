@@ -36,6 +36,7 @@ import pytest
 from dubito.benchmarks.load import all_bled, at_once_on_server, keys_of, runs_of, told, town_server
 from dubito.graphs.registry import graph_named, graph_names
 from dubito.state.df_rag import DFRagContext
+from dubito.tests.stub_server import chunks_of
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
@@ -120,7 +121,11 @@ class ScriptedServer:
             one["logprobs"] = {"content": _tokens(text)}
         choices = [{"index": place, **one} for place in range(body.get("n") or 1)]
         usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-        return _json({"id": "x", "object": "chat.completion", "choices": choices, "usage": usage})
+        whole = {"id": "x", "object": "chat.completion", "choices": choices, "usage": usage}
+        if body.get("stream"):
+            chunks = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks_of(whole)]
+            return Response("".join([*chunks, "data: [DONE]\n\n"]), content_type="text/event-stream")
+        return _json(whole)
 
     def embed(self, request: Request) -> Response:
         texts = json.loads(request.data)["input"]
@@ -872,6 +877,25 @@ async def test_the_server_is_a_remote_graph(dev_server: DevServer, scripted: Scr
     remote = RemoteGraph("df_rag", url=dev_server.url)
     result = await remote.ainvoke(QUESTION, context=scripted.context)
     assert result["answer"] == "Beatrix Hale"
+
+
+async def test_a_remote_graph_streams_its_answer(dev_server: DevServer, scripted: ScriptedServer) -> None:
+    remote: Any = RemoteGraph("df_rag", url=dev_server.url)
+    stream = remote.astream(QUESTION, context=scripted.context, stream_mode="messages")
+    found = [(message, metadata["langgraph_node"]) async for message, metadata in stream]
+    assert [(message["content"], node) for message, node in found] == [("Beatrix", "generate"), (" Hale", "generate")]
+    chat: Any = RemoteGraph("df_rag_chat", url=dev_server.url)
+    given = {"messages": [{"role": "user", "content": QUESTION["question"]}]}
+    shown: list[Any] = []
+    state: dict[str, Any] = {}
+    modes = ["messages", "values"]
+    async for part in chat.astream(given, context=scripted.context, stream_mode=modes, version="v2"):
+        if part["type"] == "messages":
+            shown.append(part["data"][0])
+        else:
+            state = part["data"]
+    assert [message["content"] for message in shown] == ["Beatrix", " Hale"]
+    assert {message["id"] for message in shown} == {state["messages"][-1]["id"]}
 
 
 # --- several users, and a server that is started again ---

@@ -8,16 +8,24 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from dubito.errors import ContextOverflow, ModelFault, UserFault
-from dubito.models import decoding, transformers_chat
+from dubito.graphs.wiring import Machine
+from dubito.models import answer_stream, decoding, transformers_chat
+from dubito.models.answer_stream import showing
 from dubito.models.chat_text import ChatText
 from dubito.models.interfaces import Choice, Introspection, Message, Sampling, Scores
 from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import smollm2_gguf
 from dubito.prompts import answer, break_chat_marks, plan, report
+from dubito.resources.resources import Resources
+from dubito.state.flow import Flow, Question
+from dubito.state.reasoning import ReasoningContext
 from dubito.state.records import Chunk
+from dubito.tests.scripted import listening
+from langgraph.graph import END, START
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -253,6 +261,41 @@ async def test_a_cancelled_caller_breaks_no_other(chat):
     given_up.cancel()
     assert await beside == alone
     assert await chat.complete(CAPITAL, Sampling(max_tokens=8)) == alone
+
+
+async def test_a_reply_is_told_while_it_grows(chat, monkeypatch):
+    monkeypatch.setattr(answer_stream, "REPORT_S", 0.0)
+    told = Sampling(max_tokens=24, stop=("is Paris",), logprobs=True)
+    plain = await chat.complete(CAPITAL, told)
+    with listening() as pieces:
+        assert await chat.complete(CAPITAL, told) == plain
+    assert len(pieces) > 2
+    assert plain.text.startswith("".join(pieces))
+    with listening() as pieces:
+        await chat.complete(CAPITAL, Sampling(n=2, temperature=1.0, max_tokens=8))
+        await chat.introspect(CAPITAL, Sampling(max_tokens=8))
+    assert pieces == [], "samples and introspections"
+
+
+async def test_a_reader_that_goes_away_ends_the_generation(chat):
+    async def write(state, context, resources):
+        with showing(lambda text: text):
+            await chat.complete(asked("Tell me a long story about a fox."), Sampling(max_tokens=2000))
+        return {}
+
+    graph = Machine(Flow, ReasoningContext, Question, Flow, Resources(llm=chat))
+    graph.add_steps(write)
+    graph.add_path(START, "write", END)
+    writes: Any = graph.compile(name="writes")
+    stream = writes.astream({"question": "Why?"}, stream_mode="messages")
+    for _ in range(2):  # the first token comes before the sample is in the batch
+        await anext(stream)
+    decoder = await chat._opened()
+    assert decoder._rows
+    await stream.aclose()
+    async with asyncio.timeout(5):
+        while decoder._rows:  # noqa: ASYNC110 - the worker tells nobody
+            await asyncio.sleep(0.02)
 
 
 async def test_window_and_count(chat, reference):

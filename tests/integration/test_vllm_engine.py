@@ -123,6 +123,12 @@ async def test_greedy_replies_and_their_log_probabilities_are_those_of_transform
     assert found["counts"] == await reference.count(["a b", "<|im_end|>", ""])
 
 
+def test_a_reply_is_told_while_it_grows(found: Found) -> None:
+    assert found["told"]["reply"] == found["greedy"][0]
+    assert len(found["told"]["pieces"]) > 2
+    assert found["told"]["reply"]["texts"][0].startswith("".join(found["told"]["pieces"]))
+
+
 async def test_choices_and_scores_are_those_of_transformers(found: Found, reference: TransformersChat) -> None:
     for told, options in zip(found["choices"], (["Yes", "No", "Yes, it is."], LETTERS), strict=True):
         expected = await reference.choose(QUESTION, options)

@@ -22,7 +22,7 @@ from dubito.settings import settings
 from dubito.state.df_rag import DFRagContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import ScriptedChat, ScriptedEncoder, ScriptedRetriever
-from dubito.traces.events import ModelCall, NodeEnd, NodeStart, Progress
+from dubito.traces.events import AnswerPiece, ModelCall, NodeEnd, NodeStart, Progress
 from dubito.traces.run import Run
 from rich.console import Console
 from typer.testing import CliRunner
@@ -361,6 +361,18 @@ def test_text_of_others_neither_breaks_the_view_nor_reaches_the_terminal_raw():
     assert set("\x1b\x07\x9b\u202e").isdisjoint(shown)
     assert "1) Find [/bold] [red]x[/red] :smile: red" in shown
     assert shown.count("[/bold] [red]x[/red] :smile: red") == 1 + 1 + 5, "plan, answer, evidence"
+
+
+def test_a_terminal_shows_the_answer_as_it_is_written():
+    console = terminal()
+    watch = Watch(run_df_rag(), console)
+    watch.on(NodeStart(namespace=(), at=0.0, node="generate", task="t", input={}))
+    place: Any = {"namespace": (), "at": 0.5, "node": "generate", "task": "t"}
+    watch.on(AnswerPiece(**place, text="the\x1b[31m Thames", begins=True))
+    watch.on(AnswerPiece(**place, text="the", begins=True))
+    watch.on(AnswerPiece(**place, text=" Lune", begins=False))
+    console.print(watch._running_steps())
+    assert screen_of(console).splitlines()[-1].rstrip() == "the Lune"
 
 
 def test_indexing_moves_a_bar_and_leaves_a_line():

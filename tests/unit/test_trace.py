@@ -4,13 +4,16 @@ from typing import TypedDict
 import pytest
 from dubito.cli.watch import follow
 from dubito.errors import ContextOverflow, UserFault
+from dubito.presenters.words import duration
+from dubito.render.facts import cost_words
+from dubito.render.timeline import timeline
 from dubito.state.flow import Question
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.recorded import RUNS, lines, record, vanilla_run
 from dubito.tests.scripted import QUESTION
 from dubito.traces import writer
-from dubito.traces.events import ModelCall, NodeEnd, NodeStart
-from dubito.traces.recording import read
+from dubito.traces.events import AnswerPiece, ModelCall, NodeEnd, NodeStart
+from dubito.traces.recording import assembled, read
 from dubito.traces.run import Run
 from dubito.traces.steps import Steps
 from dubito.traces.writer import VERSION, Trace
@@ -36,10 +39,11 @@ def test_a_trace_holds_every_step_and_model_call_of_the_run(tmp_path):
         ("node_end", "retrieve"),
         ("node_start", "generate"),
         ("llm_call", "generate"),
+        ("answer_begin", "generate"),
         ("node_end", "generate"),
     ]
-    start, call, end = middle[-3:]
-    assert start["task"] == call["task"] == end["task"]
+    start, call, begin, end = middle[-4:]
+    assert start["task"] == call["task"] == begin["task"] == end["task"]
     assert start["input"]["question"] == QUESTION
     assert call["verb"] == "complete"
     assert QUESTION in call["request"]["messages"][-1]["content"]
@@ -63,8 +67,23 @@ def test_each_line_is_on_disk_before_the_next_event(tmp_path):
         written = 1
         for event in run:
             trace.on(event)
-            written += isinstance(event, NodeStart | NodeEnd | ModelCall)
+            written += isinstance(event, NodeStart | NodeEnd | ModelCall | AnswerPiece)
             assert len(lines(path)) == written
+
+
+def test_the_time_to_the_first_token_is_in_the_trace(tmp_path):
+    path = tmp_path / "run.jsonl"
+    follow(vanilla_run(), path, None)
+    recording = read(path)
+    (generate,) = [step for step in recording.steps if step.node == "generate"]
+    assert recording.first_token is not None
+    assert generate.start - recording.start <= recording.first_token <= recording.seconds
+    assert generate.runs[0].answered == recording.start + recording.first_token
+    assert cost_words(recording).endswith(f"first token of the answer after {duration(recording.first_token)}")
+    (row,) = [row for row in timeline(recording).rows if row.name == "generate"]
+    assert [span.kind for span in row.spans] == ["run", "call", "first"]
+    without = [line for line in path.read_bytes().splitlines(keepends=True) if b"answer_begin" not in line]
+    assert "first token" not in cost_words(assembled(path, without))
 
 
 def test_a_fault_is_in_the_nodes_line_and_in_the_last_one(tmp_path):

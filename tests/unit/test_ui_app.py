@@ -13,8 +13,11 @@ import httpx
 import pytest
 from dubito.cli.ui import page_allow_list
 from dubito.errors import ModelFault
+from dubito.graphs import vanilla_rag
+from dubito.models.answer_stream import text_listener
 from dubito.resources.resources import Resources
 from dubito.settings import settings
+from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.recorded import RUNS, parsed
 from dubito.tests.scripted import Believer, ScriptedChat, ScriptedJudge, ScriptedRetriever
 from dubito.traces.recording import assembled
@@ -98,6 +101,25 @@ def test_the_steps_of_a_question_come_then_its_answer(page):
     assert [one.one("p").text for one in tree.one(id="evidence").every("li")] == ["zero", "one", "two"]
     generate = parsed(next(one["html"] for one in steps if one["number"] == 3 and one["state"] == "done").encode())
     assert "1 model call · 7 tokens read, 3 written · " in generate.text
+
+
+async def test_the_answer_grows_on_the_page(monkeypatch):
+    class Typing(ScriptedChat):
+        async def complete(self, messages, sampling):
+            listener = text_listener(sampling)
+            assert listener is not None
+            for text in ("the", "the <b>"):
+                listener(text)
+                await asyncio.sleep(0.05)  # so that the page is told both
+            return await super().complete(messages, sampling)
+
+    graph = vanilla_rag.build(
+        Resources(llm=Typing(reply=lambda *_: "the Lune"), retriever=ScriptedRetriever([1.0, 0.0], VECTORS))
+    )
+    asked = request.Request("name", graph.compile(name="vanilla_rag"), "Which river?", VanillaRagContext(k=2), {})
+    shown = [event.data["html"] async for event in asked.events() if event.kind == "answer"]
+    assert [parsed(f"<body>{html}</body>".encode()).one(id="answer").text for html in shown] == ["the", "the Lune"]
+    assert b"answer_begin" in asked.trace
 
 
 def test_the_trace_is_the_runs_own_and_its_page_opens(page):

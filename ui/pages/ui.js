@@ -83,6 +83,8 @@ function handle(kind, data) {
     show(data);
     const names = [...new Set([...began.values()].map((step) => step.node))];
     if (names.length) showStatus(`Running: ${names.join(", ")}`);
+  } else if (kind === "answer") {
+    at("outcome").innerHTML = data.html;
   } else if (kind === "done" || kind === "fault") {
     at("outcome").innerHTML = data.html;
     showStatus(kind === "done" ? "Done." : "");
