@@ -145,9 +145,10 @@ class TownServer:
         if "input" in body:
             rows = [{"object": "embedding", "index": i, "embedding": _words(text)} for i, text in enumerate(texts)]
             return {"object": "list", "data": rows, "model": "words", "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-        town.calls += 1
         prompt_tokens = sum(len(text.split()) for text in texts)
-        town.prompt_tokens += prompt_tokens
+        if texts != ["Say yes."]:  # a model is tried once, which belongs to no run
+            town.calls += 1
+            town.prompt_tokens += prompt_tokens
         if (limit := int(body.get("max_tokens") or 0)) >= LIMITS:
             town.limits.add(limit)
         return _chat(name, texts[-1], body, prompt_tokens)

@@ -96,7 +96,7 @@ class CompiledMachine(CompiledStateGraph[StateT, C | Mapping[str, Any], InputT, 
             f"{prompt.name}{PROMPT_FIELD}": {
                 "type": "string",
                 "title": f"Prompt: {prompt.name}",
-                "description": f"Output: {prompt.output}.",
+                "description": f"A template in place of dubito's own. The reply must be: {prompt.output}.",
                 "default": prompt.source,
                 "langgraph_type": "prompt",
                 "langgraph_nodes": list(prompt.nodes),

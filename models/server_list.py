@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import Any
 
 from ..errors import ModelFault
@@ -11,6 +13,10 @@ from .provider_faults import one_line
 
 WAIT_S = 1.5
 """For the connection, so that a dead server is reported in under 2 s, and then for the list."""
+
+
+LONGEST = 10_000_000
+"""Bytes of a list."""
 
 
 def listed_models(base_url: str) -> list[dict[str, Any]] | None:
@@ -24,13 +30,19 @@ def listed_models(base_url: str) -> list[dict[str, Any]] | None:
     wait = min(WAIT_S, settings().timeout_s)
     try:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        reply = httpx.get(f"{base_url}/models", headers=headers, timeout=wait, follow_redirects=True)
-        models = reply.json()["data"] if reply.status_code == httpx.codes.OK else None
+        ends = time.monotonic() + wait
+        with httpx.stream("GET", f"{base_url}/models", headers=headers, timeout=wait, follow_redirects=True) as reply:
+            content = b""
+            for part in reply.iter_bytes():
+                content += part
+                if time.monotonic() > ends or len(content) > LONGEST:
+                    return None
+            models = json.loads(content)["data"] if reply.status_code == httpx.codes.OK else None
     except httpx.ConnectTimeout:
         raise ModelFault(base_url, f"no connection within {wait:g} s", attempts=1) from None
     except httpx.ConnectError as error:
         raise ModelFault(base_url, f"the connection failed ({one_line(str(error))})", attempts=1) from None
-    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+    except (httpx.HTTPError, ValueError, LookupError, TypeError, RecursionError):
         return None
     is_list = isinstance(models, list) and all(isinstance(m, dict) and isinstance(m.get("id"), str) for m in models)
     return models if is_list else None

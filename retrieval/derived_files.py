@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,13 +48,18 @@ def read_array(file: Path, dtype: str, shape: Sequence[int | None]) -> NDArray[A
     return array
 
 
+_reading = Lock()
+"""NumPy parses the header of an array, and Python 3.11 may fail where two threads parse at once."""
+
+
 def read_derived(cache: Path, manifest: Derived, read: Callable[[Path], T]) -> T:
     """Read the cache's folder with this manifest; `UserFault` if it is missing or damaged."""
     folder = cache_folder(cache, manifest)
     unusable = UserFault(f"The {manifest.kind} {folder} is missing or damaged: delete that folder.")
     try:
         if content_of(folder / MANIFEST) == manifest.content():
-            return read(folder)
+            with _reading:
+                return read(folder)
     except (OSError, ValueError, EOFError, LookupError, TypeError) as fault:
         raise unusable from fault
     raise unusable

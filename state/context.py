@@ -4,8 +4,9 @@ A context is made from the settings that a caller gives. All others are what the
 defaults: see `defaults.configured_values`. So the order is the same wherever a graph is run.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -193,7 +194,10 @@ class BaseContext(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_prompts(cls, values: object) -> object:
-        """Take Studio's fields NAME_prompt into `prompts`, except those that were left as they are."""
+        """Read prompts that are typed, as JSON; take Studio's fields NAME_prompt, except those left as they are."""
+        if isinstance(values, dict) and isinstance(typed := values.get("prompts"), str):
+            with suppress(ValueError):  # no JSON is no mapping, and is refused as such
+                values = {**values, "prompts": json.loads(typed)}
         own = {name for name in values if str(name).endswith(PROMPT_FIELD)} if isinstance(values, dict) else set()
         if not isinstance(values, dict) or not own:
             return values
@@ -349,7 +353,7 @@ def _listed(capabilities: Sequence[Capability]) -> str:
 
 def as_typed(value: object) -> str:
     """A value as it is typed behind `--set name=`."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def on_local_server(model: str) -> str:

@@ -152,7 +152,7 @@ def a_server(replies: list[Any]) -> Any:
         content = value if isinstance(value, bytes) else as_bytes(value)
         return httpx.Response(status, content=content, headers={**JSON, **(headers[0] if headers else {})})
 
-    def opened(base_url: str) -> AsyncOpenAI:
+    def opened(base_url: str, connections: object = None) -> AsyncOpenAI:
         transport = httpx.AsyncClient(transport=httpx.MockTransport(handle))
         return AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=transport)
 

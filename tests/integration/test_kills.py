@@ -30,7 +30,7 @@ def stub() -> Iterator[Stub]:
 
 def reply(body: dict[str, Any]) -> str:
     """Every second question is answered right."""
-    number = int(str(body["messages"][-1]["content"]).split("number ")[1].split("?")[0])
+    number = int((str(body["messages"][-1]["content"]) + "number 0?").split("number ")[1].split("?")[0])
     return f"So the final answer is: a{number if number % 2 else 'b'}."
 
 

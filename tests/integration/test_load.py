@@ -73,7 +73,7 @@ def test_threads_descriptors_and_connections_do_not_grow_with_the_runs(ports: li
     after = held(ports)
     assert after.threads <= before.threads
     assert after.descriptors - after.connections <= before.descriptors - before.connections
-    assert after.connections <= 20, "as many as eight runs at a time need, not as many as there are servers"
+    assert after.connections <= before.connections + 8, "as many as eight runs at a time need"
 
 
 async def test_a_cancelled_run_and_a_left_stream_end_their_requests(ports: list[int], tmp_path: Path) -> None:

@@ -308,7 +308,8 @@ async def test_the_form_has_every_setting_with_title_description_default_range_a
         assert setting["title"]
         assert len(setting["description"]) > 20
         assert {"minimum", "maximum"} <= set(setting) or setting["type"] not in {"integer", "number"}
-    assert shown["properties"] == CONTEXTS[graph].model_json_schema()["properties"]
+    settings = {name: setting for name, setting in shown["properties"].items() if not name.endswith("_prompt")}
+    assert settings == CONTEXTS[graph].model_json_schema()["properties"]
 
 
 @pytest.mark.parametrize("graph", CONTEXTS)
@@ -386,7 +387,16 @@ async def test_a_run_gives_the_answer_and_why(studio: Any, scripted: ScriptedSer
     before = len(scripted.asked)
     result = await studio.runs.wait(None, "df_rag", input=QUESTION, context=scripted.context)
     asked = scripted.roles(before)
-    assert set(result) == {"answer", "evidence", "uncertainty", "usage", "warnings", "plan", "supports", "lambda_star"}
+    assert set(result) == {
+        "answer",
+        "evidence",
+        "uncertainty",
+        "usage",
+        "warnings",
+        "plan",
+        "supports",
+        "lambda_star",
+    } | {"chosen"}
     assert result["plan"] == ["Find the newspaper", "Find who founded it"]
     assert {one["support"] for one in result["supports"]} == {6.0}
     assert result["lambda_star"] == 0.6
@@ -398,7 +408,7 @@ async def test_a_run_gives_the_answer_and_why(studio: Any, scripted: ScriptedSer
 async def test_the_form_as_studio_sends_it_is_the_preset(studio: Any, scripted: ScriptedServer) -> None:
     untouched = {name: setting.default for name, setting in DFRagContext.model_fields.items()}
     sent = {**untouched, "preset": "paper", **scripted.models, "chunker": "words:40"}
-    assert sent["evaluator"] == "preset"
+    assert sent["evaluator"] == "auto"
     before = len(scripted.asked)
     result = await studio.runs.wait(None, "df_rag", input=QUESTION, context=sent)
     assert result["answer"] == "Beatrix Hale"
@@ -568,7 +578,9 @@ async def test_seakr_runs_step_by_step_and_goes_on_from_an_edited_query(studio: 
 
 @pytest.mark.parametrize("graph", ["cot", "ircot", "iter_retgen"])
 async def test_seakrs_baselines_run_too(studio: Any, scripted: ScriptedServer, graph: str) -> None:
-    result = await studio.runs.wait(None, graph, input=QUESTION, context=scripted.models)
+    known = CONTEXTS[graph].model_fields
+    context = {name: value for name, value in scripted.models.items() if name in known}
+    result = await studio.runs.wait(None, graph, input=QUESTION, context=context)
     assert result["answer"] == "Beatrix Hale"
     assert bool(result["evidence"]) == (graph != "cot")
 
@@ -677,7 +689,7 @@ async def test_every_graph_goes_on_from_an_edited_step(studio: Any, scripted: Sc
     wanted = FORKS[graph]
     known = CONTEXTS[graph].model_fields
     models = {"graph_encoder": scripted.models["encoder"]} if "graph_encoder" in known else {}
-    context = {**scripted.models, **models, **wanted.settings}
+    context = {name: value for name, value in {**scripted.models, **models}.items() if name in known} | wanted.settings
     thread = (await studio.threads.create())["thread_id"]
     whole = await studio.runs.wait(thread, graph, input=wanted.given, context=context)
     history = await studio.threads.get_history(thread, limit=100)
@@ -779,13 +791,13 @@ class Wrong:
 EMPTY = 'The question is empty: give the graph {"question": "..."} with some text.'
 WRONG = (
     Wrong("UserFault", EMPTY, question=" "),
-    Wrong("CapabilityMissing", "such as evaluator or reranker", settings={"evaluator": "likelihood"}),
-    Wrong("UserFault", "no chat model named 'gpt': use one of embedded", settings={"llm": "gpt"}),
+    Wrong("CapabilityMissing", "set evaluator=report", settings={"evaluator": "likelihood"}),
+    Wrong("UserFault", "no chat model named 'gpt': for a model of Ollama write ollama:gpt", settings={"llm": "gpt"}),
     Wrong("UserFault", "/nowhere", graph="vanilla_rag", settings={"corpus": "/nowhere"}),
     Wrong("UserFault", "does not tell it", graph="vanilla_rag", settings={"selection": "long_context"}),
     Wrong(
         "ModelUnavailable",
-        "http://127.0.0.1:9/v1 did not answer after 4 attempts",
+        "http://127.0.0.1:9/v1 did not answer after 1 attempt",
         graph="vanilla_rag",
         settings={"llm": "openai:http://127.0.0.1:9/v1#m"},
     ),
@@ -821,7 +833,7 @@ async def test_a_wrong_setting_is_refused_at_the_door(studio: Any, scripted: Scr
         (partial(studio.runs.create, None, "df_rag_chat", context={"k": 0}), "must be a whole number from 1 to 1000."),
         (
             partial(studio.assistants.create, "df_rag", context={"evaluator": "oracle"}),
-            "must be preset, report, choice",
+            "must be auto, report, choice",
         ),
         (partial(studio.assistants.update, saved, context={"judge": "llm"}), "judge has no effect with estimator="),
         (partial(studio.runs.create, None, saved, context={"jugde": "x"}), "(did you mean judge?)"),
@@ -830,6 +842,7 @@ async def test_a_wrong_setting_is_refused_at_the_door(studio: Any, scripted: Scr
             await ask()
         assert fault.value.response.status_code == 422
         assert sentence in fault.value.response.json()["detail"]
+    await studio.assistants.delete(saved)
 
 
 async def test_an_empty_message_of_a_chat_is_refused_in_a_sentence(studio: Any, scripted: ScriptedServer) -> None:
@@ -1053,9 +1066,9 @@ async def test_who_may_ask_and_how_it_ends(doors: Callable[..., DevServer], town
         named = await http.post("/runs/wait", json={**run, "context": asked.context}, headers={"Host": "evil.com"})
         assert (named.status_code, "This server is not 'evil.com'" in named.text) == (403, True)
         secret = {**asked.context, "llm": "openai:http://me:secret@127.0.0.1:9/v1#m"}
-        refused = (await http.post("/runs/wait", json={**run, "context": secret})).json()["__error__"]
-        assert "A server's URL must not hold a user name, a password" in refused["message"]
-        assert "secret" not in refused["message"] + guarded.said()
+        refused = await http.post("/runs/wait", json={**run, "context": secret})
+        assert "A server's URL must not hold a user name, a password" in refused.json()["detail"]
+        assert "secret" not in refused.text + guarded.said()
         assert told(towns)["towns"] == {}, "nobody was asked"
 
         waiting = {**run, "context": replace(asked, seconds=60.0).context}

@@ -217,7 +217,7 @@ def test_a_threshold_comes_back_for_what_it_was_made_with(tmp_path: Path) -> Non
         ("sunar", {"llm": "embedded"}, "the chat model llama, not embedded"),
         ("sunar", {"budget": 100, "samples": 5}, "budget 32, not 100, samples 10, not 5"),
         ("sunar", {"encoder": "st:other"}, "encoder embedded, not st:other"),
-        ("sunar", {"judge": "llm", "meta_evidence": False}, "judge embedded, not llm, meta_evidence True, not"),
+        ("sunar", {"judge": "llm", "meta_evidence": False}, "judge auto, not llm, meta_evidence True, not"),
     ],
 )  # fmt: skip
 def test_a_threshold_of_something_else_is_refused(tmp_path: Path, technique: str, change, said: str) -> None:

@@ -124,7 +124,7 @@ def test_the_table(llm: Believer, sunar_trace: Path) -> None:
     assert (code, wrong) == (0, "")
     lines = said.splitlines()
     assert lines[0] == f"sunar: {QUESTION}"
-    assert "chat model embedded, judge embedded, 10 samples" in lines[1]
+    assert "chat model embedded, judge auto, 10 samples" in lines[1]
     assert f"Without evidence the belief in the right answer is {belief(1):.3f}." in said
     (first,) = [line for line in lines if line.startswith("1  Who")]
     assert "all so far" in first

@@ -122,7 +122,7 @@ def test_a_preset_fills_only_what_is_not_configured(monkeypatch):
 
 def test_what_is_configured_for_all_is_left_out_where_it_has_no_effect():
     write('judge = "llm"\nfixed_lambda = 0.2')
-    assert SeaKRContext().judge == "embedded"
+    assert SeaKRContext().judge == "auto"
     assert SeaKRContext(estimator="semantic_entropy").judge == "llm"
     assert VanillaRagContext().fixed_lambda == 0.7
     assert VanillaRagContext(selection="mmr").fixed_lambda == 0.2
@@ -297,10 +297,10 @@ def test_every_setting_is_listed_with_its_source(monkeypatch):
         ("option", "--set"),
         ("preset", "preset embedded"),
         ("default", "default"),
-        ("preset", "preset embedded"),
+        ("default", "default"),
     ]
     assert found["samples"]["allowed"].startswith("a whole number from ")
-    assert found["judge"]["without_effect"] == "No effect with estimator=gram"
+    assert found["judge"]["without_effect"] == "No effect with estimator=auto"
     lines = dubito("settings", "seakr").stdout.splitlines()
     assert any(line.startswith("samples ") and " 4 " in line and "dubito.toml" in line for line in lines)
 

@@ -163,6 +163,6 @@ def test_what_is_not_ours_to_check_reaches_the_server(body):
 
 def test_the_door_checks_settings(monkeypatch):
     monkeypatch.setenv("LANGGRAPH_API_URL", "http://127.0.0.1:2024")
-    with TestClient(app) as client:
+    with TestClient(app, base_url="http://127.0.0.1:2024") as client:
         refused = client.post("/runs/wait", json={"assistant_id": "df_rag", "context": {"self": 1}})
     assert (refused.status_code, "df_rag has no setting 'self'" in refused.json()["detail"]) == (422, True)

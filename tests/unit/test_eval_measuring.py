@@ -78,7 +78,15 @@ async def asked(run: EvaluationRun, store: Store, llm: ScriptedChat, *, traces: 
 async def test_each_answers_evidence_is_measured_as_by_itself(tmp_path: Path, store: Store):
     llm, run = Believer(), two_systems(tmp_path)
     resources = await asked(run, store, llm)
-    store.add(Outcome(system="two", question="own/2", output=None, error={"message": "x"}, seconds=1))
+    store.add(
+        Outcome(
+            system="two",
+            question="own/2",
+            output=None,
+            error={"type": "UserFault", "message": "x", "unavailable": False},
+            seconds=1,
+        )
+    )
     heard: list[tuple[int, int]] = []
     contexts = seper_contexts(run, {"samples": 4})
     assert await measure_seper(run, store, contexts, resources, lambda *so_far: heard.append(so_far)) == 0

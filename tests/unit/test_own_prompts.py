@@ -15,6 +15,7 @@ from dubito.graphs.registry import context_type, graph_named
 from dubito.prompt_templates import PROMPTS, own_template, read_folder
 from dubito.prompts import answer, own_prompts, reasoning
 from dubito.resources.resources import Resources
+from dubito.state.context import as_typed
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import ScriptedChat, ScriptedRetriever
 from dubito.tests.unit.test_prompts import CHUNKS, chunk
@@ -181,6 +182,8 @@ def test_a_folder_can_be_named_once_for_all_runs(tmp_path: Path, monkeypatch: py
     assert VanillaRagContext().prompts == {"answer": GERMAN}
     with pytest.raises(UserFault, match="prompts is"):  # a page's visitor names no folder
         context_for(graph, {}, [f"prompts={tmp_path}"])
+    typed = as_typed({"answer": GERMAN})
+    assert context_for(graph, {}, [f"prompts={typed}"]).prompts == {"answer": GERMAN}
     monkeypatch.setenv("DUBITO_PROMPTS", str(tmp_path / "none"))
     with pytest.raises(UserFault, match=r"DUBITO_PROMPTS: '.*none' has no prompts"):
         VanillaRagContext()

@@ -295,7 +295,8 @@ def test_seper_is_compared_with_what_passages_are_worth(
         return {"seper": value}
 
     async def measure_pieces(pieces: list[seper.Piece], context: Any, resources: object) -> list[Any]:
-        assert (context.max_answer_tokens, context.judge) == (512, "nli:microsoft/deberta-v2-xlarge-mnli")
+        assert context.max_answer_tokens == 512
+        assert context.fitted(frozenset({"logprobs", "encoder"})).judge == "nli:microsoft/deberta-v2-xlarge-mnli"
         before = [0.9 if "unknown" not in piece.question else 0.1 for piece in pieces]
         after = [value + gained[piece.evidence[0]["title"]] for value, piece in zip(before, pieces, strict=True)]
         return [SePerResult(belief(new), belief(old)) for new, old in zip(after, before, strict=True)]
