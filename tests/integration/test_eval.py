@@ -1,9 +1,8 @@
-"""`dubito eval` as a person runs it: killed and gone on with, against a server that fails, on a cluster."""
+"""`dubito eval` as a person runs it: against a server that fails, on a cluster."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -57,41 +56,9 @@ def without_seconds(found: Any) -> Any:
     return [without_seconds(one) for one in found] if isinstance(found, list | tuple) else found
 
 
-def scores_in(folder: Path) -> list[str]:
-    """The rows of the report that hold no seconds: systems and their scores."""
-    lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
-    start = next(place for place, line in enumerate(lines) if line.startswith("| ") and "F1" in line)
-    return lines[start : start + 4]
-
-
 def begin(stub: Stub, questions: Path, out: Path, *more: object, systems: Sequence[str] = ("cot",)) -> list[object]:
     model = f"openai:{stub.url}#stub"
     return [*systems, "--dataset", questions, "--corpus", "sample", "--llm", model, "--out", out, *more]
-
-
-def test_a_run_that_was_killed_and_gone_on_with_is_the_same_as_one_that_was_not(questions: Path, tmp_path: Path):
-    systems = ("cot", "short=cot:max_steps=2")
-    with serving(Stub(seconds=0.02)) as stub:
-        killed = tmp_path / "killed"
-        process = subprocess.Popen(command(*begin(stub, questions, killed, "--at-once", 3, systems=systems)))
-        until = time.monotonic() + 120
-        while len(stub.requests) < QUESTIONS and time.monotonic() < until:
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        kept = table(killed)
-        assert 0 < len(kept) < 2 * QUESTIONS
-        went_on = dubito("--resume", killed, "--at-once", 3)
-        assert went_on.exit_code == 0, went_on.output
-        assert f"{len(kept)} of 120 questions were finished before." in went_on.stdout
-        whole = dubito(*begin(stub, questions, tmp_path / "whole", "--at-once", 3, systems=systems))
-        assert whole.exit_code == 0, whole.output
-    assert scores_in(killed) == scores_in(tmp_path / "whole")
-    assert (killed / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    found = table(killed)
-    assert len(found) == 2 * QUESTIONS
-    assert without_seconds(found) == without_seconds(table(tmp_path / "whole"))
-    assert {key: found[key] for key in kept} == kept
 
 
 def test_every_question_ends_answered_or_recorded_when_a_third_of_all_requests_fail(
