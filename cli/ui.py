@@ -102,7 +102,7 @@ def page_allow_list(corpora: Sequence[str], llm: str | None, others: Iterable[st
 
 
 def listener(host: str, port: int, ports: str = "") -> socket.socket:
-    """A socket bound to the address; `UserFault` for an address or port that cannot be used.
+    """A socket that listens on the address, so that who comes at once waits; `UserFault` where that cannot be.
 
     ports: which ports the command takes, for the message.
     """
@@ -111,6 +111,7 @@ def listener(host: str, port: int, ports: str = "") -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        bound.listen()
     except OSError as fault:
         raise UserFault(
             f"Port {port} of {host} cannot be used ({fault.strerror or fault}): give another --port{ports} or --host."
