@@ -196,7 +196,7 @@ class BaseContext(BaseModel):
     def _gather_prompts(cls, values: object) -> object:
         """Read prompts that are typed, as JSON; take Studio's fields NAME_prompt, except those left as they are."""
         if isinstance(values, dict) and isinstance(typed := values.get("prompts"), str):
-            with suppress(ValueError):  # no JSON is no mapping, and is refused as such
+            with suppress(ValueError, RecursionError):  # no JSON is no mapping, and is refused as such
                 values = {**values, "prompts": json.loads(typed)}
         own = {name for name in values if str(name).endswith(PROMPT_FIELD)} if isinstance(values, dict) else set()
         if not isinstance(values, dict) or not own:
@@ -206,7 +206,8 @@ class BaseContext(BaseModel):
         given = {name.removesuffix(PROMPT_FIELD): values[name] for name in sorted(own)}
         changed = {name: text for name, text in given.items() if text not in ("", prompt(name).source)}
         rest = {name: value for name, value in values.items() if name not in own}
-        return {**rest, "prompts": {**rest.get("prompts", {}), **changed}}
+        named = rest.get("prompts", {})
+        return {**rest, "prompts": {**named, **changed} if isinstance(named, dict) else named}
 
     @model_validator(mode="after")
     def _check_prompts(self) -> Self:

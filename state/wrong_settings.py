@@ -49,6 +49,8 @@ def allowed(field: FieldInfo) -> str:
         return either([str(option) for option in get_args(field.annotation)])
     if field.annotation is bool:
         return "true or false"
+    if get_origin(field.annotation) is dict:
+        return "templates by the names of their prompts"
     kind = {int: "a whole number", float: "a number"}.get(field.annotation, "text")  # type: ignore[arg-type]
     limits = {name: getattr(limit, name) for limit in field.metadata for name in ("ge", "le") if hasattr(limit, name)}
     return f"{kind} from {limits['ge']} to {limits['le']}" if limits else kind  # a number has both

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dubito.cli import app
@@ -182,6 +183,12 @@ def test_a_folder_can_be_named_once_for_all_runs(tmp_path: Path, monkeypatch: py
     assert VanillaRagContext().prompts == {"answer": GERMAN}
     with pytest.raises(UserFault, match="prompts is"):  # a page's visitor names no folder
         context_for(graph, {}, [f"prompts={tmp_path}"])
+    for odd in ("[" * 100_000, "[1]", "{"):
+        of_studio: dict[str, Any] = {"prompts": odd, "answer_prompt": GERMAN}
+        with pytest.raises(UserFault, match="and must be templates by the names of their prompts"):
+            context_for(graph, {}, [f"prompts={odd}"])
+        with pytest.raises(UserFault, match="prompts is"):
+            VanillaRagContext(**of_studio)
     typed = as_typed({"answer": GERMAN})
     assert context_for(graph, {}, [f"prompts={typed}"]).prompts == {"answer": GERMAN}
     monkeypatch.setenv("DUBITO_PROMPTS", str(tmp_path / "none"))
