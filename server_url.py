@@ -20,7 +20,10 @@ from .config import config
 from .errors import UserFault
 from .settings import settings
 
-OPENAI = ("https", "api.openai.com", 443)
+Place = tuple[str, str, int]
+"""Scheme, host and port."""
+
+OPENAI: Place = ("https", "api.openai.com", 443)
 
 _URL = re.compile(r"https?://[^\s'\"#&]+", re.IGNORECASE)
 _SECRET = re.compile(r"https?://(?:[^\s/?#]*@|[^\s?#]*\?)", re.IGNORECASE)
@@ -78,9 +81,18 @@ def key_for(url: str, general: SecretStr | None) -> str:
     place, bound = _place(url), _bound_keys()
     if own := bound.get(place):
         return own
-    if general is not None and (place in bound or place in set(_places(settings().allow or ""))):
+    if general is not None and (place in bound or place in _configured_places()):
         return _clean(general.get_secret_value(), "DUBITO_API_KEY")
     return _clean(os.environ.get("OPENAI_API_KEY", ""), "OPENAI_API_KEY") if place == OPENAI else ""
+
+
+def _configured_places() -> set[Place]:
+    """The servers that the operator named. A file that only lies in the working directory says nothing about keys."""
+    file = config()
+    texts = [settings().allow or ""] if file.named or os.environ.get("DUBITO_ALLOW") else []
+    if file.named:
+        texts.append(str([file.values, file.tables]))
+    return {place for text in texts for place in _places(text)}
 
 
 def without_keys(text: str) -> str:
@@ -101,10 +113,6 @@ def bind_general_keys(texts: Iterable[str]) -> None:
         added = [_written(place) for place in named if place not in _bound_keys()]
         os.environ["DUBITO_KEYS"] = " ".join([os.environ.get("DUBITO_KEYS", ""), *added]).strip()
         settings.cache_clear()
-
-
-Place = tuple[str, str, int]
-"""Scheme, host and port."""
 
 
 def _bound_keys() -> dict[Place, str]:

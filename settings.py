@@ -32,7 +32,8 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = Field(
         default=None,
         description="The key for OpenAI-compatible servers. It goes to those that are named on the command line, in "
-        "DUBITO_ALLOW or in DUBITO_KEYS. The key in OPENAI_API_KEY goes to https://api.openai.com alone.",
+        "DUBITO_ALLOW, in DUBITO_KEYS or in the file that --config or DUBITO_CONFIG names. The key in OPENAI_API_KEY "
+        "goes to https://api.openai.com alone.",
     )
     qdrant_api_key: SecretStr | None = Field(
         default=None, description="The key for Qdrant servers; it goes where DUBITO_API_KEY may go."

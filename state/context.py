@@ -39,6 +39,7 @@ PRESET = "preset"
 
 PROMPT_FIELD = "_prompt"
 """The end of a setting's name that is a prompt's template in Studio, as in `answer_prompt`."""
+
 AUTO: Final = "auto"
 """The value of a setting that is chosen by what the opened models can do."""
 

@@ -1,11 +1,32 @@
 """Which key goes to which server, and what a server's URL may hold."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from dubito.config import config
 from dubito.errors import UserFault
 from dubito.server_url import bind_general_keys, checked_url, key_for, without_keys
 from dubito.settings import settings
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_only_a_configuration_file_that_is_named_says_where_the_general_key_goes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_named: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DUBITO_ALLOW")
+    file = tmp_path / "dubito.toml"
+    file.write_text(
+        'llm = "openai:https://model.example/v1#m"\n[process]\nallow = "llm=openai:https://allowed.example/v1#m"\n'
+    )
+    if is_named:
+        monkeypatch.setenv("DUBITO_CONFIG", str(file))
+    config.cache_clear()
+    settings.cache_clear()
+    keys = [key_for(f"https://{host}.example/v1", settings().api_key) for host in ("model", "allowed", "other")]
+    assert keys == (["dk-1", "dk-1", ""] if is_named else ["", "", ""])
+    config.cache_clear()
 
 
 @pytest.fixture(autouse=True)
