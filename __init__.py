@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .graphs.dense import graph as dense
     from .graphs.dense_rag import graph as dense_rag
     from .graphs.df_rag import graph as df_rag
+    from .graphs.escalate import graph as escalate
     from .graphs.flare import graph as flare
     from .graphs.ircot import graph as ircot
     from .graphs.iter_retgen import graph as iter_retgen
@@ -32,6 +33,7 @@ __all__ = [
     "dense",
     "dense_rag",
     "df_rag",
+    "escalate",
     "flare",
     "ircot",
     "iter_retgen",

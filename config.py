@@ -1,10 +1,11 @@
 """The configuration file: dubito.toml in the working directory, or the file that --config or DUBITO_CONFIG names.
 
 At its top it has settings of all graphs; a table such as `[df_rag]` has those of one graph. Further tables: `[eval]`,
-`[ask]`, `[ui]` and `[calibrate]` have the options of a command, `[process]` the settings of the process, `[keys]` the
-environment variable that has a server's key.
+`[ask]`, `[ui]`, `[mcp]` and `[calibrate]` have the options of a command, `[process]` the settings of the process,
+`[keys]` the environment variable that has a server's key.
 """
 
+import logging
 import os
 import re
 import tomllib
@@ -19,7 +20,7 @@ from .errors import UserFault, closest, either
 NAMES = ("dubito.toml", "dubito.yaml", "dubito.yml")
 """The files that are looked for in the working directory."""
 
-COMMANDS = ("ask", "calibrate", "eval", "ui")
+COMMANDS = ("ask", "calibrate", "eval", "mcp", "ui")
 """The commands that have a table of options."""
 
 PROCESS, KEYS = "process", "keys"
@@ -30,6 +31,11 @@ LONGEST = 1_000_000
 _SECRETS = {"api_key": "DUBITO_API_KEY", "qdrant_api_key": "DUBITO_QDRANT_API_KEY", "token": "DUBITO_TOKEN"}
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_OTHER_MACHINE = re.compile(
+    r"https?://(?!(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/\s'\"#&]|$))[^/\s'\"#&?@]+", re.IGNORECASE
+)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +83,10 @@ class Configuration:
 
 @lru_cache(maxsize=1)
 def config() -> Configuration:
-    """The configuration file, read once; `UserFault` for a file that cannot be used."""
+    """The configuration file, read once; `UserFault` for a file that cannot be used.
+
+    A file that nobody named is announced with a warning if it names a server on another machine.
+    """
     named = os.environ.get("DUBITO_CONFIG")
     if named:
         return _read(Path(named).expanduser(), named=True)
@@ -87,7 +96,17 @@ def config() -> Configuration:
             f"{either([path.name for path in found])}: there may be one configuration file in a folder, and "
             f"'{Path.cwd()}' has {len(found)}: keep one of them, or name one in --config or DUBITO_CONFIG."
         )
-    return _read(found[0], named=False) if found else Configuration()
+    if not found:
+        return Configuration()
+    file = _read(found[0], named=False)
+    if servers := sorted(set(_OTHER_MACHINE.findall(str([file.values, file.tables])))):
+        logger.warning(
+            "%s, which lies in this folder, sends questions and passages to %s. If that is right, name the file in "
+            "--config or DUBITO_CONFIG.",
+            file.path,
+            ", ".join(servers),
+        )
+    return file
 
 
 def _read(path: Path, *, named: bool) -> Configuration:

@@ -14,6 +14,7 @@ LONGEST_NUMBER = 300
 """Digits of a whole number: more do not fit into a float."""
 
 _SPACE = frozenset(" \t\r\n")
+_CONTAINERS = frozenset({dict, list})
 
 
 class BrokenJson(ValueError):
@@ -149,9 +150,9 @@ def _checked(value: Any) -> Any:  # noqa: ANN401
         level = [
             inner
             for outer in level
-            if isinstance(outer, dict | list)
+            if type(outer) in _CONTAINERS
             for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            if type(inner) in _CONTAINERS
         ]
         if not level:
             return value

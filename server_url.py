@@ -25,7 +25,7 @@ Place = tuple[str, str, int]
 
 OPENAI: Place = ("https", "api.openai.com", 443)
 
-_URL = re.compile(r"https?://[^\s'\"#&]+", re.IGNORECASE)
+_URL = re.compile(r"https?://[^\s'\"#&,]+", re.IGNORECASE)
 _SECRET = re.compile(r"https?://(?:[^\s/?#]*@|[^\s?#]*\?)", re.IGNORECASE)
 
 
@@ -50,6 +50,11 @@ def with_path(url: str) -> str:
     """A server's URL, with /v1 if it has no path: `http://127.0.0.1:8000` is `http://127.0.0.1:8000/v1`."""
     trimmed = url.strip().rstrip("/")
     return f"{trimmed}/v1" if re.fullmatch(r"https?://[^/?#]+", trimmed, re.IGNORECASE) else trimmed
+
+
+def each_url(address: str) -> list[str]:
+    """The URLs of a server's name, several between commas, each with its path (see `with_path`)."""
+    return list(dict.fromkeys(with_path(url) for url in address.split(",")))
 
 
 def ollama_url() -> str:

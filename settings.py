@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .config import PROCESS, config
@@ -61,6 +61,12 @@ class Settings(BaseSettings):
         "llm=vllm:http://127.0.0.1:8000/v1. '*' allows everything. Without the list a request may name any "
         "resource, and a server that others can reach does not start.",
     )
+
+    @field_validator("token")
+    @classmethod
+    def _none_if_empty(cls, token: SecretStr | None) -> SecretStr | None:
+        """An empty token would let everybody in where one is required."""
+        return token or None
 
     @classmethod
     def settings_customise_sources(

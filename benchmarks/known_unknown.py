@@ -70,14 +70,18 @@ class Remembering:
         return self.said[key]
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        layer: int | None = None,
+        **how: Any,  # noqa: ANN401
     ) -> Introspection:
         """Drawn once for a prompt."""
         if "hidden_states" not in self.capabilities:
             raise NotImplementedError
         key = json.dumps([list(messages), sampling.n])
         if key not in self.kept:
-            self.kept[key] = await self.model.introspect(messages, sampling, layer)
+            self.kept[key] = await self.model.introspect(messages, sampling, layer, **how)
         return self.kept[key]
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:

@@ -269,8 +269,10 @@ class Asked:
             "retrieval_threshold": 0.5,
             "max_iterations": 2,
         }
-        fields = context_type(_graph(self.graph)).model_fields
-        return {name: value for name, value in settings.items() if name in fields}
+        schema = context_type(_graph(self.graph))
+        own = {name: value for name, value in settings.items() if name in schema.model_fields}
+        given = schema.unchecked(own)
+        return {name: value for name, value in own.items() if given.is_used(name)}
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,10 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 from dubito.graphs import vanilla_rag
 from dubito.resources.resources import Resources
-from dubito.retrieval.pool import Pool
 from dubito.state.vanilla_rag import VanillaRagContext
+from dubito.tests.scripted import ScriptedRetriever
 from langgraph.graph.state import CompiledStateGraph
 
 TOKENS = [" river"] * 64
@@ -42,19 +41,6 @@ QUESTIONS = (
 
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
-
-
-class Passages:
-    """Five passages for every question, without an encoder."""
-
-    async def pool(self, query: str, top_n: int | None) -> Pool:
-        """Texts that repeat the question."""
-        vectors = np.ones((5, 2), dtype=np.float32)
-        return Pool(
-            np.ones(2, dtype=np.float32),
-            vectors,
-            lambda row: {"id": str(row), "doc_id": str(row), "title": f"T{row}", "text": f"{query} the Lune"},
-        )
 
 
 async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,7 +98,7 @@ async def ask(graph: Graph, context: VanillaRagContext, question: str, modes: li
 
 async def overhead(port: int, at_once: int, repeats: int) -> None:
     """All questions at once, with a listener and without one in turn."""
-    graph: Graph = vanilla_rag.build(Resources(retriever=Passages())).compile()
+    graph: Graph = vanilla_rag.build(Resources(retriever=ScriptedRetriever([1.0], [[1.0]] * 5))).compile()
     context = VanillaRagContext(llm=f"openai:http://127.0.0.1:{port}/v1#m", concurrency=at_once, max_answer_tokens=64)
     kinds: dict[str, list[Any]] = {"plain": ["values"], "plain again": ["values"], "streamed": ["values", "messages"]}
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}

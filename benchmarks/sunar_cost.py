@@ -39,7 +39,7 @@ from dubito.state.sunar import SunarContext
 
 ANSWERS = ("Ada Brand", "Ada Brand, the founder", "Bo Carr", "in 1906")
 STAGES = {
-    "decomposition": ("decompose",),
+    "decomposition": ("decompose", "chain_of_query"),
     "first stage": ("search_first_stage",),
     "re-ranking": ("score_batch",),
     "sampling": ("sample_answers",),
@@ -91,7 +91,11 @@ class Stub:
         raise NotImplementedError
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        layer: int | None = None,
+        **how: Any,  # noqa: ANN401
     ) -> Introspection:
         """Never asked for."""
         raise NotImplementedError

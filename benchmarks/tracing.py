@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from dubito.graphs.registry import graph_named
@@ -77,7 +78,11 @@ class Model:
         raise NotImplementedError
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        layer: int | None = None,
+        **how: Any,  # noqa: ANN401
     ) -> Introspection:
         """Not asked."""
         raise NotImplementedError

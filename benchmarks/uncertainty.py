@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from dubito.models.decoding import Decoder
-from dubito.models.interfaces import Message, Sampling
+from dubito.models.interfaces import Message, Sampling, States
 from dubito.models.prefix_cache import PrefixCache
 from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import smollm2_gguf
@@ -80,7 +80,7 @@ def prompts(count: int) -> list[list[Message]]:
 async def opened() -> tuple[TransformersChat, Decoder]:
     """The embedded model, and what runs it."""
     chat = TransformersChat("embedded", str(smollm2_gguf()), dtype="float32")
-    await chat.open()
+    await chat.window()
     decoder = chat._decoder
     assert decoder is not None
     return chat, decoder
@@ -158,7 +158,7 @@ async def memory(kind: str, sampling: Sampling) -> dict[str, float]:
         await chat.introspect(prompt, sampling)
     else:
         padded = torch.tensor([ids + [0] * sampling.max_tokens] * sampling.n)
-        layers = {decoder.states.layer(None)} if kind == "one" else set()
+        layers: set[tuple[int, States]] = {(decoder.states.layer(None), "residual")} if kind == "one" else set()
         with torch.inference_mode(), decoder.states.seen(layers):
             decoder._model(input_ids=padded, output_hidden_states=kind == "all", use_cache=False, logits_to_keep=1)
     return {"peak": status("VmHWM") - before, "prompt": len(ids)}

@@ -1,4 +1,4 @@
-"""The command line: `dubito ask | ui | eval | report | compare | trace | seper | index | calibrate | serve | ...`.
+"""The command line: `dubito ask | ui | mcp | eval | report | compare | trace | seper | index | calibrate | ...`.
 
 The options of each command are in its own file. Slow imports stay inside functions, so that `--help` answers at once.
 """
@@ -21,6 +21,7 @@ from .eval import evaluate
 from .exits import INTERRUPTED, MEANINGS, Commands
 from .index import index
 from .list_settings import settings
+from .mcp import mcp
 from .prompts import prompts
 from .report import report
 from .seper import seper
@@ -53,7 +54,7 @@ def _dubito(
     """Retrieval-augmented generation that knows when the model does not know, as LangGraph state machines."""
 
 
-for _command in (ask, trace, seper, evaluate, report, compare, index, serve, ui, draw, prompts, settings, doctor):
+for _command in (ask, trace, seper, evaluate, report, compare, index, serve, ui, mcp, draw, prompts, settings, doctor):
     _examples = sys.modules[_command.__module__].EXAMPLES
     app.command("eval" if _command is evaluate else None, epilog=f"{_examples}\n\n{MEANINGS}")(_command)
 app.add_typer(calibrate, name="calibrate")

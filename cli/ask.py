@@ -21,6 +21,7 @@ EXAMPLES = help_lines(
     'dubito ask "..." --graph dense_rag --set judge=nli:my-cross-encoder',
     'dubito ask "..." --graph seakr --set samples=10 --set retrieval_threshold=-6',
     'dubito ask "..." --graph seper --answer "Beatrix Hale"',
+    'dubito ask "..." --calibration vanilla_rag.calibration.json',
     'dubito ask "..." --llm ollama:llama3.1',
     'dubito ask "..." --llm http://127.0.0.1:8000',
     "cat question.txt | dubito ask -",
@@ -36,8 +37,13 @@ def ask(
     ] = None,
     *,
     graph: Annotated[
-        str, typer.Option(metavar="NAME", help=f"{either(graph_names())}.", autocompletion=completion.graphs)
-    ] = DEFAULT_GRAPH,
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"{either(graph_names())}.  [default: {DEFAULT_GRAPH}, or the graph of --calibration]",
+            autocompletion=completion.graphs,
+        ),
+    ] = None,
     corpus: Corpus = None,
     llm: Llm = None,
     encoder: Encoder = None,
@@ -45,6 +51,14 @@ def ask(
     preset: Preset = None,
     prompts: Prompts = None,
     k: K = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of dubito calibrate: answers that are less certain than it allows are withheld. Its settings "
+            "are taken where no other option names them.",
+        ),
+    ] = None,
     assignments: Assignments = None,
     answers: Answers = None,
     trace: Annotated[
@@ -65,6 +79,7 @@ def ask(
         "preset": preset,
         "k": k,
         "prompts": prompts,
+        "calibration": calibration,
     }
     with working("loading", as_json=as_json):
         from ..resources.opening import check_corpus, check_server  # noqa: PLC0415 - keeps `--help` quick
@@ -72,13 +87,16 @@ def ask(
         named = [assignment.removeprefix("llm=") for assignment in assignments or [] if assignment.startswith("llm=")]
         check_server(llm or next(iter(named), ""))  # before the imports, which take longer
         from ..resources.telemetry import export_spans  # noqa: PLC0415
+        from ..state.calibration import AnswerCalibration  # noqa: PLC0415
         from ..state.mixins import CorpusContext  # noqa: PLC0415
         from ..traces.run import Run  # noqa: PLC0415
         from .watch import follow  # noqa: PLC0415
 
         if otlp is not None:
             export_spans(otlp)
-        asked = graph_named(graph)
+        if calibration is not None and graph is None:
+            graph = AnswerCalibration.read(calibration, DEFAULT_GRAPH).technique
+        asked = graph_named(graph or DEFAULT_GRAPH)
         if takes_answers(asked) and not answers:
             raise UserFault(f'{asked.name} needs a right answer: give one with --answer "...".')
         if answers and not takes_answers(asked):

@@ -1,17 +1,17 @@
-"""`dubito calibrate`: a threshold from questions with gold answers; a command for each technique that has one."""
+"""`dubito calibrate`: thresholds for graphs and SeaKR's δ, and SUNAR's p-values, from questions with gold answers."""
 
 from __future__ import annotations
 
 import inspect
-import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from .. import evals
+from ..graphs.registry import graph_names
 from ..render.screen import help_lines
+from .completion import GRAPH_OF_SETTING
 from .exits import MEANINGS
 from .options import (
     AsJson,
@@ -32,9 +32,6 @@ from .options import (
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-MODULES = "_calibration"
-"""The end of the names of the modules in `evals` that calibrate a technique."""
-
 SETTINGS = ("corpus", "llm", "encoder", "chunker", "preset", "k", "prompts")
 """The settings with an option of their own; a technique that has no such setting refuses it."""
 
@@ -43,7 +40,9 @@ def _common(
     questions: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help='JSON lines such as {"question": "...", "answers": ["..."]}, or KIND:FILE.'
+            metavar="FILE",
+            help='JSON lines such as {"question": "...", "answers": ["..."]}, or KIND:FILE; or the folder of an '
+            "evaluation.",
         ),
     ],
     *,
@@ -55,13 +54,16 @@ def _common(
     prompts: Prompts = None,
     k: K = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The calibration file.  [default: TECHNIQUE.calibration.json]")
+        Path | None, typer.Option(metavar="FILE", help="The calibration file.  [default: GRAPH.calibration.json]")
     ] = None,
     assignments: Assignments = None,
     right: Annotated[
         str, typer.Option(metavar="RULE", help="When an answer is right: f1:T (F1 at least T) or exact.")
     ] = "f1:0.5",
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the file's first N questions.")] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="Of an evaluation: the system, if several have the graph.")
+    ] = None,
     at_once: AtOnce = 4,
     config_file: ConfigFile = None,
     quiet: Quiet = False,
@@ -75,13 +77,19 @@ class _Techniques(TyperGroup):
     """The techniques with a calibration as commands, each made when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's own signature
-        names = [module.name for module in pkgutil.iter_modules(evals.__path__)]
-        return sorted(name.removesuffix(MODULES) for name in names if name.endswith(MODULES))
+        return sorted([*graph_names(), *GRAPH_OF_SETTING])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """Name the techniques without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, f"Options: dubito calibrate {name} --help") for name in self.list_commands(ctx)])
+            graphs = ", ".join(graph_names())
+            formatter.write_dl(
+                [
+                    (graphs, "which of its answers to give"),
+                    ("retrieval_threshold", "when SeaKR retrieves (δ)"),
+                    ("penalty", "the p-values of SUNAR's penalty=conformal"),
+                ]
+            )
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
         return _command(cmd_name) if cmd_name in self.list_commands(ctx) else None
@@ -101,10 +109,13 @@ def _calibrate() -> None:
 
 
 def _command(technique: str) -> Any:  # noqa: ANN401 - a click command
-    from ..evals.calibration import calibrator_of  # noqa: PLC0415 - heavy imports
+    from ..evals.answer_calibration import calibrator_for  # noqa: PLC0415 - heavy imports
+    from ..evals.penalty_calibration import PenaltyCalibrator  # noqa: PLC0415
+    from ..evals.retrieval_threshold_calibration import ThresholdCalibrator  # noqa: PLC0415
     from .calibrating import run_calibration  # noqa: PLC0415
 
-    calibrator = calibrator_of(technique)
+    of_settings: dict[str, Any] = {"retrieval_threshold": ThresholdCalibrator, "penalty": PenaltyCalibrator}
+    calibrator: Any = of_settings.get(technique) or calibrator_for(technique)
     own = calibrator.options.model_fields
 
     def verb(**given: Any) -> None:  # noqa: ANN401

@@ -8,21 +8,24 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import ValidationError
 from rich.text import Text
 
 from .. import __version__
-from ..errors import DubitoError, UserFault
+from ..errors import DubitoError, UserFault, either
+from ..evals.answer_calibration import AnswerOptions, hash_of
 from ..evals.answers import answer_rule
-from ..evals.calibration import CalibrationRequest, Calibrator, Outputs
+from ..evals.calibration import CalibrationReport, CalibrationRequest, Calibrator, Outputs, judged
+from ..evals.cascade_calibration import calibrate_cascade, rung_answers
 from ..evals.datasets import load_dataset
 from ..evals.questions import GoldQuestion
-from ..evals.run_folder import EvaluationTask
+from ..evals.run_folder import MANIFEST, EvaluationTask, read
 from ..evals.runner import Asker, unfinished
 from ..evals.store import Outcome, Store
 from ..graphs.context_from_text import context_for
+from ..graphs.registry import context_type, graph_named
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter
 from ..nodes.prepare import open_resources
@@ -34,10 +37,17 @@ from ..resources.fitting import fitted
 from ..resources.resources import shared_resources
 from ..state.calibration import identity, is_calibration, settings_of
 from ..state.context import BaseContext
+from ..state.escalate import RUNGS, EscalateContext
+from ..state.mixins import AnsweringContext, CorpusContext
 from ..state.wrong_settings import sentence_of
 from .ask_many import ask_unfinished, open_store, progress, show_failures
 
 AnyCalibrator = Calibrator[Any, Any]
+
+Q = TypeVar("Q", bound=GoldQuestion)
+
+CASCADE = "escalate"
+"""The graph whose calibration is found from an evaluation of its rungs."""
 
 
 def run_calibration(
@@ -51,6 +61,7 @@ def run_calibration(
     assignments: Sequence[str] | None,
     right: str,
     limit: int | None,
+    system: str | None,
     at_once: int,
     quiet: bool,
     repair: bool,
@@ -62,35 +73,129 @@ def run_calibration(
         given = calibrator.options(**{name: value for name, value in own.items() if value is not None})
     except ValidationError as fault:
         raise UserFault(sentence_of(fault, calibrator.options.model_fields)) from fault
-    given_context = context_for(calibrator.compiled(), options, assignments or [])
-    context = run_in_background(fitted(given_context, shared_resources()))  # the threshold holds for what auto takes
-    calibration = calibrator(context, given)
-    gold_questions = load_dataset(questions).questions[:limit]
     target = (out or Path(f"{technique}.calibration.json")).expanduser()
     check_target(target)
-    with open_store(outcomes_beside(target), repairing=repair, repair_with="the same command and --repair") as store:
-        asking = Asking(calibration, gold_questions, store, at_once, quiet=quiet, as_json=as_json)
+    made_with = {"dubito": __version__, "questions": questions, "limit": limit}
+    asking: Asking | None = None
+    from_run = (Path(questions) / MANIFEST).is_file()
+    settings = [assignment for assignment in assignments or [] if technique != CASCADE or "rungs=" not in assignment]
+    if from_run and (settings or limit or any(value is not None for value in options.values())):
+        raise UserFault(f"The answers in '{questions}' were given with its settings: leave the other settings out.")
+    if technique == CASCADE:
+        answers = cast("AnswerOptions", given)
+        report = _cascade(Path(questions), answers, assignments or [], right=right, made_with=made_with, out=target)
+    elif from_run:
+        source = finished_answers(Path(questions), technique, system)
         request = CalibrationRequest(
-            gold_questions,
-            right,
-            is_right,
-            {"dubito": __version__, "questions": questions, "limit": limit},
-            target,
-            asking.ask_all,
+            source.questions, right, is_right, made_with, target, lambda _: source.outputs, source.corpus
         )
-        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-            report = calibration.calibrate(request)
-    failures = [(outcome.question, outcome.error_message) for outcome in asking.failed]
+        report = calibrator(source.context, given).calibrate(request)
+    else:
+        given_context = context_for(calibrator.compiled(), options, assignments or [])
+        resources = shared_resources()
+        # the threshold holds for what auto takes
+        context = run_in_background(fitted(given_context, resources))
+        calibration = calibrator(context, given)
+        gold_questions = distinct(load_dataset(questions).questions[:limit])
+        kept = outcomes_beside(target)
+        with open_store(kept, repairing=repair, repair_with="the same command and --repair") as store:
+            asking = Asking(calibration, gold_questions, store, at_once, quiet=quiet, as_json=as_json)
+            with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+                corpus = _chunks_sha256(context)
+                report = calibration.calibrate(
+                    CalibrationRequest(gold_questions, right, is_right, made_with, target, asking.ask_all, corpus)
+                )
+    failures = [(outcome.question, outcome.error_message) for outcome in asking.failed] if asking else []
     if as_json:
-        figures = {**report.calibration.model_dump(mode="json"), **report.figures}
-        files = {"out": str(target), "kept": str(outcomes_beside(target))}
+        saved = {} if report.calibration is None else {**report.calibration.model_dump(mode="json"), "out": str(target)}
+        figures = {**saved, **report.figures}
+        files = {"kept": str(outcomes_beside(target))} if asking else {}
         failed = [{"question": question, "error": error} for question, error in failures]
         print_json({**figures, **files, "failures": failed})
         return
     screen = console()
     show_blocks(screen, report.blocks)
     show_failures(screen, failures)
-    screen.print(Text(f"Written to {one_line(str(target))}", "dim"), soft_wrap=True)
+    if report.calibration is not None:
+        screen.print(Text(f"Written to {one_line(str(target))}", "dim"), soft_wrap=True)
+
+
+class FinishedAnswers(NamedTuple):
+    """The answers of a system of a finished evaluation. corpus: the hash of its chunks; None if a dataset made it."""
+
+    context: BaseContext
+    questions: Sequence[GoldQuestion]
+    outputs: Outputs
+    corpus: str | None
+
+
+def finished_answers(folder: Path, graph: str, label: str | None) -> FinishedAnswers:
+    """Read the answers of a graph from the folder of an evaluation. label: of the system, if several have the graph.
+
+    Raises `UserFault` if no system or several have the graph, and if a question has no outcome yet.
+    """
+    run = read(folder)
+    systems = [system for system in run.systems if system.graph == graph and label in (None, system.label)]
+    if len(systems) != 1:
+        labels = either([system.label for system in run.systems])
+        which = "no system" if not systems else "several systems"
+        raise UserFault(f"In '{folder}' {which} answered with {graph}: name one with --system, of {labels}.")
+    system = systems[0]
+    with Store(run.results) as store:
+        outcomes = {one.question: one for one in store.outcomes() if one.system == system.label}
+    waiting = [question for question in run.questions if question.id not in outcomes]
+    if waiting:
+        raise UserFault(
+            f"'{folder}' has no outcome yet for {counted(len(waiting), 'question')}: finish it with dubito eval "
+            f"--resume {folder}."
+        )
+    questions = distinct(run.questions)
+    outputs = [outcomes[question.id].output for question in questions]
+    taken = next((output.get("chosen") or {} for output in outputs if output is not None), {})
+    values = {**system.context, **{name: choice["value"] for name, choice in taken.items()}}
+    context = context_type(graph_named(graph)).unchecked(values)
+    corpus = None if run.about.get("corpus") else _chunks_sha256(context)
+    return FinishedAnswers(context, questions, outputs, corpus)
+
+
+def _cascade(
+    folder: Path,
+    given: AnswerOptions,
+    assignments: Sequence[str],
+    *,
+    right: str,
+    made_with: Mapping[str, Any],
+    out: Path,
+) -> CalibrationReport:
+    """Calibrate a cascade from an evaluation of its rungs. assignments: the rungs, if they are not all its systems."""
+    if not (folder / MANIFEST).is_file():
+        raise UserFault(
+            f"'{folder}' is no evaluation: evaluate every rung first, as in dubito eval cot vanilla_rag --set "
+            "uncertainty=semantic_entropy --dataset ..., and give its folder."
+        )
+    names = [system.graph for system in read(folder).systems if system.graph in RUNGS]
+    for assignment in assignments:
+        names = EscalateContext(rungs=assignment.removeprefix("rungs=")).names
+    is_right, rungs, corpus = answer_rule(right), [], None
+    for name in names:
+        source = finished_answers(folder, name, None)
+        corpus = corpus or source.corpus
+        rungs.append(rung_answers(name, source.context, judged(source.outputs, source.questions, is_right)))
+    if len(rungs) < 2:
+        raise UserFault(f"A cascade has two rungs or more: evaluate several of {', '.join(RUNGS)} in '{folder}'.")
+    return calibrate_cascade(rungs, given, right=right, made_with=made_with, out=out, corpus=corpus)
+
+
+def _chunks_sha256(context: BaseContext) -> str | None:
+    """The hash of the chunks that the answers are made from; None for a graph without a corpus."""
+    if not isinstance(context, AnsweringContext) or not isinstance(context, CorpusContext):
+        return None
+    return run_in_background(shared_resources().chunks_sha256(context))
+
+
+def distinct(questions: Sequence[Q]) -> list[Q]:
+    """The questions without repetitions: one on both sides of a split would test what it has chosen."""
+    return list({hash_of(question.question): question for question in reversed(questions)}.values())[::-1]
 
 
 def outcomes_beside(out: Path) -> Path:

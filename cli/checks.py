@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,10 +25,10 @@ from ..models.weights import minilm_folder, smollm2_gguf
 from ..presenters.words import megabytes
 from ..resources.opening import SAMPLE, corpus_path, open_chat_model, open_encoder, server_of
 from ..retrieval.corpus import read_corpus
-from ..server_url import checked_url, key_for, with_path
+from ..server_url import checked_url, each_url, key_for
 from ..settings import settings
 
-EXTRAS = ["local", "studio", "ui", "eval", "plots", "datasets", "trace", "loaders", "qdrant", "ray", "vllm"]
+EXTRAS = ["local", "studio", "ui", "mcp", "eval", "plots", "datasets", "trace", "loaders", "qdrant", "ray", "vllm"]
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*extra == ['"](?P<extra>\w+)['"]""")
 
@@ -163,11 +164,13 @@ def _langgraph_json() -> Check:
 def _chat_model(name: str) -> Iterator[Check]:
     needed = name == "embedded"
     if (address := server_of(name)) is not None:
-        url = with_path(address.partition("#")[0])
         remedy = "check that the server runs and that this is its URL, as in http://host:8000/v1"
-        server = _guarded("chat server", lambda: run_in_background(_served(url)), remedy=remedy)
-        yield server
-        if server.state != "ok":
+        checks = [
+            _guarded("chat server", partial(run_in_background, _served(url)), remedy=remedy)
+            for url in each_url(address.partition("#")[0])
+        ]
+        yield from checks
+        if any(check.state != "ok" for check in checks):
             return
     yield _guarded("chat model", lambda: run_in_background(_try_chat(name)), needed=needed)
 
@@ -178,8 +181,10 @@ async def _served(url: str) -> str:
     key = key_for(checked_url(url, "http://127.0.0.1:8000/v1"), settings().api_key) or "none"
     async with AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=LIST_MODELS_S) as client:
         began = time.monotonic()
-        models = [model.id async for model in client.models.list()]
-    return f"{url} answers in {time.monotonic() - began:.2f} s and serves {', '.join(models) or 'no model'}"
+        models = [model async for model in client.models.list()]
+    parents = {model.id: (model.model_extra or {}).get("parent") for model in models}
+    names = [f"{name} (a LoRA adapter of {parent})" if parent else name for name, parent in parents.items()]
+    return f"{url} answers in {time.monotonic() - began:.2f} s and serves {', '.join(names) or 'no model'}"
 
 
 async def _try_chat(name: str) -> str:

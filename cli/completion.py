@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from ..state.context import BaseContext
 
 
+GRAPH_OF_SETTING = {"retrieval_threshold": "seakr", "penalty": "neighbourhood"}
+"""The settings with a calibration of their own, and the graph that is asked."""
+
+
 def graphs(incomplete: str) -> list[str]:
     """The names of graphs that begin with the typed text."""
     return [name for name in graph_names() if name.startswith(incomplete)]
@@ -20,8 +24,9 @@ def graphs(incomplete: str) -> list[str]:
 
 def settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The completions of a setting, each with the setting's title: `name=`, and `name=word` for its known values."""
-    own = ctx.info_name if ctx.info_name in graph_names() else DEFAULT_GRAPH
-    name = ctx.params.get("graph") or own  # `seper` and `calibrate seakr` are named like their graphs
+    # `seper` and `calibrate df_rag` are named like their graphs, `calibrate retrieval_threshold` like SeaKR's setting
+    command = GRAPH_OF_SETTING.get(str(ctx.info_name), ctx.info_name)
+    name = ctx.params.get("graph") or (command if command in graph_names() else DEFAULT_GRAPH)
     if name not in graph_names():
         return []
     context = context_type(graph_named(name))

@@ -5,19 +5,16 @@ from typing import Annotated
 
 import typer
 
-from ..errors import either
-from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names
+from ..graphs.registry import DEFAULT_GRAPH, graph_named
 from ..render.screen import help_lines
 from ..traces.files import writing
-from . import completion
+from .options import GraphName
 
 EXAMPLES = help_lines("Examples", "dubito draw vanilla_rag", "dubito draw vanilla_rag --out vanilla_rag.mmd")
 
 
 def draw(
-    graph: Annotated[
-        str, typer.Argument(metavar="GRAPH", help=f"{either(graph_names())}.", autocompletion=completion.graphs)
-    ] = DEFAULT_GRAPH,
+    graph: GraphName = DEFAULT_GRAPH,
     *,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file, not to the terminal.")] = None,
 ) -> None:

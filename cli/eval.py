@@ -80,7 +80,7 @@ def evaluate(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A further metric, repeatable: seper, seper-steps."),
+        typer.Option(metavar="NAME", help="A further metric, repeatable: seper, seper-steps, llm-judge, bertscore."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Only N questions of each dataset, drawn with the seed.")

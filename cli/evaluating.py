@@ -17,7 +17,15 @@ from ..config import config
 from ..errors import DubitoError, UserFault, either
 from ..evals import run_folder
 from ..evals.datasets import load_dataset
-from ..evals.measuring import measure_seper, measure_steps, seper_contexts
+from ..evals.llm_judge import LlmJudgeContext
+from ..evals.measuring import (
+    judge_contexts,
+    measure_bertscore,
+    measure_ratings,
+    measure_seper,
+    measure_steps,
+    seper_contexts,
+)
 from ..evals.on_ray import workers
 from ..evals.reports.write import write_reports
 from ..evals.run_folder import EvaluationRun, EvaluationTask, System, spread
@@ -26,6 +34,7 @@ from ..evals.store import Store
 from ..graphs.context_from_text import context_for
 from ..graphs.registry import context_type, graph_named, takes_a_plain_question
 from ..models.background import run_in_background
+from ..models.bert_score import BertScorer
 from ..presenters.words import counted
 from ..render.sanitize import shortened
 from ..render.screen import console
@@ -43,8 +52,11 @@ if TYPE_CHECKING:
 DESCRIPTION = "run.yaml"
 """The file of a run that repeats it."""
 
-METRICS = ("seper", "seper-steps")
-"""Metrics that are measured after the questions. Settings of SePer may follow a colon."""
+METRICS = ("seper", "seper-steps", "llm-judge", "bertscore")
+"""Metrics that are measured after the questions. Settings may follow a colon: SePer's, or `OWN_SETTINGS`."""
+
+OWN_SETTINGS = {"llm-judge": ("llm", "evaluation"), "bertscore": ("model", "layer")}
+"""The settings of the metrics that have not those of SePer."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,7 @@ def evaluate_anew(
         missing = "system" if not specs else "--dataset, such as --dataset hotpotqa:dev.json"
         raise UserFault(f"Name at least one {missing}.")
     for metric in kept["metrics"]:
-        _seper_settings(metric)
+        _metric_settings(metric)
     if "seper-steps" in [metric.partition(":")[0] for metric in kept["metrics"]] and not kept["traces"]:
         raise UserFault("seper-steps reads the traces: leave --no-traces out.")
     made = corpus if corpus in {run_folder.POOLED, run_folder.OWN} else None
@@ -162,7 +174,7 @@ def systems_of(
     graphs = [graph_named(graph) for _, graph, _ in parsed]
     for graph in graphs:
         if not takes_a_plain_question(graph):
-            raise UserFault(f"{graph.name} needs more than a question, so it cannot be evaluated: leave it out.")
+            raise UserFault(f"{graph.name} needs more than a question: leave it out.")
     fields = [set(context_type(graph).model_fields) for graph in graphs]
     shared = [assignment.partition("=")[0] for assignment in assignments]
     # the corpus has a default, which systems that look nothing up do not read
@@ -179,13 +191,24 @@ def systems_of(
     return [System(label, name, context) for (label, name, _), (context, _) in zip(parsed, contexts, strict=True)]
 
 
-def _seper_settings(metric: str) -> dict[str, Any]:
-    """The settings of SePer in a metric; `UserFault` for an unknown metric or setting."""
+def _metric_settings(metric: str) -> dict[str, Any]:
+    """The settings in a metric, of SePer or of the judge; `UserFault` for an unknown metric or a wrong setting."""
     name, kind, own = _parsed(metric)
     if kind not in METRICS:
         raise UserFault(f"There is no metric '{name}': use {either(METRICS)}.")
-    names = [assignment.partition("=")[0] for assignment in own]
-    return {key: value for key, value in _context(graph_named("seper"), own, {}, [])[0].items() if key in names}
+    if names := OWN_SETTINGS.get(kind):
+        given = dict(assignment.partition("=")[::2] for assignment in own)
+        if wrong := next((setting for setting in given if setting not in names), None):
+            raise UserFault(f"{kind} has no setting '{wrong}': use {either(names)}.")
+        if kind == "llm-judge":
+            LlmJudgeContext(**given)
+        elif not given.get("model") or not given.get("layer", "0").isdecimal():
+            raise UserFault(
+                "bertscore needs a model and may name a layer: --metric bertscore:model=roberta-large,layer=17."
+            )
+        return given
+    seper_names = [assignment.partition("=")[0] for assignment in own]
+    return {key: value for key, value in _context(graph_named("seper"), own, {}, [])[0].items() if key in seper_names}
 
 
 def _parsed(spec: str) -> tuple[str, str, list[str]]:
@@ -279,12 +302,23 @@ def _asker(run: EvaluationRun, bar: Bar, resources: Resources, options: RunOptio
 
 
 def _measure(metric: str, run: EvaluationRun, store: Store, bar: Bar, resources: Resources, *, at_once: int) -> None:
-    contexts = seper_contexts(run, _seper_settings(metric))
+    settings, kind = _metric_settings(metric), metric.partition(":")[0]
 
     def on_progress(done: int, total: int) -> None:
         bar.prepare(metric, done, total)
 
-    if metric.partition(":")[0] == "seper":
+    if kind == "bertscore":
+        scorer = BertScorer(settings["model"], int(settings.get("layer", 0)))
+        run_in_background(measure_bertscore(run, store, scorer, on_progress))
+        return
+    if kind == "llm-judge":
+        judges = judge_contexts(run, settings)
+        unrated = run_in_background(measure_ratings(run, store, judges, resources, on_progress, at_once=at_once))
+        if unrated:
+            sys.stderr.write(f"The judge gave {counted(unrated, 'answer')} no rating.\n")
+        return
+    contexts = seper_contexts(run, settings)
+    if kind == "seper":
         unmeasured = run_in_background(measure_seper(run, store, contexts, resources, on_progress))
         if unmeasured:
             sys.stderr.write(f"The evidence of {counted(unmeasured, 'answer')} does not fit the model's window.\n")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ..errors import either
-from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names
+from ..graphs.registry import DEFAULT_GRAPH, graph_named
 from ..render.sanitize import one_line
 from ..render.screen import console, help_lines, print_json, show, working
-from . import completion
-from .options import AsJson, Assignments, ConfigFile
+from .options import AsJson, Assignments, ConfigFile, GraphName
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -27,9 +23,7 @@ EXAMPLES = help_lines(
 
 
 def settings(
-    graph: Annotated[
-        str, typer.Argument(metavar="GRAPH", help=f"{either(graph_names())}.", autocompletion=completion.graphs)
-    ] = DEFAULT_GRAPH,
+    graph: GraphName = DEFAULT_GRAPH,
     *,
     assignments: Assignments = None,
     config_file: ConfigFile = None,

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..config import COMMANDS, config
-from ..errors import UserFault
+from ..errors import UserFault, either
+from ..graphs.registry import graph_names
 from ..settings import settings
 from . import completion
 
@@ -30,7 +31,7 @@ def _use_config(ctx: typer.Context, file: Path | None) -> Path | None:
 
 
 def _lineage(ctx: typer.Context) -> list[Any]:
-    """The command's context and those above it: `dubito calibrate seakr` is under `calibrate`."""
+    """The command's context and those above it: `dubito calibrate retrieval_threshold` is under `calibrate`."""
     return [ctx, *_lineage(ctx.parent)] if ctx.parent else [ctx]  # type: ignore[arg-type]
 
 
@@ -60,6 +61,9 @@ ConfigFile = Annotated[
         callback=_use_config,
         help="The configuration file, .toml or .yaml.  [default: dubito.toml in this folder, if there is one]",
     ),
+]
+GraphName = Annotated[
+    str, typer.Argument(metavar="GRAPH", help=f"{either(graph_names())}.", autocompletion=completion.graphs)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing while the work goes on.")]
 Corpus = Annotated[

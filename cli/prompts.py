@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UserFault, either
-from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names
+from ..errors import UserFault
+from ..graphs.registry import DEFAULT_GRAPH, graph_named
 from ..render.screen import help_lines
 from ..traces.files import writing
-from . import completion
+from .options import GraphName
 
 EXAMPLES = help_lines(
     "Examples",
@@ -20,9 +20,7 @@ EXAMPLES = help_lines(
 
 
 def prompts(
-    graph: Annotated[
-        str, typer.Argument(metavar="GRAPH", help=f"{either(graph_names())}.", autocompletion=completion.graphs)
-    ] = DEFAULT_GRAPH,
+    graph: GraphName = DEFAULT_GRAPH,
     *,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write them to this folder, one file each, to edit them.")

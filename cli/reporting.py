@@ -86,10 +86,12 @@ def as_object(run: EvaluationRun, written: Written) -> dict[str, Any]:
             "of": section.of,
             "systems": [asdict(figures) for figures in section.systems],
             "oracles": [asdict(figures) for figures in section.oracles],
+            "gaps": [{**asdict(gap), "share": gap.share} for gap in section.gaps],
             "differences": [asdict(pair) for pair in section.pairs],
             "failures": [asdict(failure) for failure in section.failures],
             "cost": [asdict(cost) for cost in section.costs],
             "uncertainty": [asdict(quality) for quality in section.uncertainties],
+            "given": [asdict(given) for given in section.given],
         }
         for section in summary.sections
     ]

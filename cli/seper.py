@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ from ..render.screen import console, help_lines, print_json, working
 from .options import Answers, AsJson, Assignments, Preset
 
 if TYPE_CHECKING:
+    from ..evals.compression import Compression
     from ..evals.seper_steps import StepScore
     from ..state.seper import SePerContext
     from ..traces.recording import Recording
@@ -59,7 +60,14 @@ def seper(
     chunks: Annotated[bool, typer.Option("--chunks", help="Measure each chunk alone too.")] = False,
     compress: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Measure the evidence with this share of its sentences too, such as 0.5."),
+        typer.Option(metavar="SHARE", help="Measure the evidence with this share of its text too, such as 0.5."),
+    ] = None,
+    compression: Annotated[
+        Literal["selective_context", "question_aware"] | None,
+        typer.Option(
+            help="What --compress keeps: the most informative sentences (the default), or the tokens that matter most "
+            "to the question.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,12 +79,15 @@ def seper(
     """
     if not answers:
         raise UserFault('There is no right answer to measure the belief in: give one with --answer "...".')
+    if compression and compress is None:
+        raise UserFault("--compression says what --compress keeps: give --compress SHARE too, such as --compress 0.5.")
     with working("measuring", as_json=as_json):
         from ..traces.recording import read  # noqa: PLC0415 - heavy modules load when needed
 
         recording = read(recorded)
         context = _context(recording, {"llm": llm, "judge": judge, "preset": preset}, assignments or [])
-        scores, facts = _measure(recording, answers, context, chunks=chunks, compress=compress)
+        how = compression or "selective_context"
+        scores, facts = _measure(recording, answers, context, chunks=chunks, compress=compress, compression=how)
     if as_json:
         print_json(facts)
         return
@@ -102,22 +113,32 @@ def _context(recording: Recording, options: dict[str, str | None], assignments: 
 
 
 def _measure(
-    recording: Recording, answers: Sequence[str], context: SePerContext, *, chunks: bool, compress: float | None
+    recording: Recording,
+    answers: Sequence[str],
+    context: SePerContext,
+    *,
+    chunks: bool,
+    compress: float | None,
+    compression: Compression,
 ) -> tuple[list[StepScore], dict[str, Any]]:
     """The measurements, and the facts of all of them for the JSON object."""
     from ..evals.seper_steps import score_steps  # noqa: PLC0415
     from ..models.background import run_in_background  # noqa: PLC0415
     from ..models.metering import Meter, current_meter  # noqa: PLC0415
+    from ..resources.fitting import fitted  # noqa: PLC0415
     from ..resources.resources import shared_resources  # noqa: PLC0415
 
     meter, begun = Meter(), time.monotonic()
 
-    async def measure() -> list[StepScore]:
+    async def measure() -> tuple[SePerContext, list[StepScore]]:
         current_meter.set(meter)
         resources = shared_resources()
-        return await score_steps(recording, answers, context, resources, chunks=chunks, compress=compress)
+        taken = await fitted(context, resources)
+        return taken, await score_steps(
+            recording, answers, taken, resources, chunks=chunks, compress=compress, compression=compression
+        )
 
-    scores = run_in_background(measure())
+    taken, scores = run_in_background(measure())
     results = [score.result for score in scores if score.result]
     return scores, {
         "graph": recording.graph,
@@ -132,7 +153,7 @@ def _measure(
             "completion_tokens": sum(call.completion_tokens for call in meter.calls),
         },
         "seconds": time.monotonic() - begun,
-        "context": context.model_dump(mode="json"),
+        "context": taken.model_dump(mode="json"),
     }
 
 

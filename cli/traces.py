@@ -31,7 +31,7 @@ def trace(
     the trace becomes a page with every prompt and reply, the path taken through the graph, and the figures of
     the technique; the page needs no network.
     """
-    from ..traces.recording import presenting, read  # noqa: PLC0415 - keeps `--help` quick
+    from ..traces.recording import read  # noqa: PLC0415 - keeps `--help` quick
 
     if len(recorded) > 2:
         raise UserFault(f"dubito trace shows one trace or compares two, and got {len(recorded)}.")
@@ -40,13 +40,10 @@ def trace(
     if html is not None:
         from ..render.trace_page import write  # noqa: PLC0415
 
-        recording = read(recorded[0])
-        with presenting(recorded[0]):
-            typer.echo(f"Wrote {html} ({megabytes(write(recording, html))}).")
+        typer.echo(f"Wrote {html} ({megabytes(write(read(recorded[0]), html))}).")
         return
     from ..render.compare import comparison  # noqa: PLC0415
     from ..render.trace_tree import tree  # noqa: PLC0415
 
     recordings = [read(path) for path in recorded]
-    with presenting(recorded[0]):
-        show(console(), comparison(*recordings) if len(recordings) == 2 else tree(recordings[0]))
+    show(console(), comparison(*recordings) if len(recordings) == 2 else tree(recordings[0]))

@@ -74,23 +74,29 @@ def ui(
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise UserFault('dubito ui runs on starlette and uvicorn: run `pip install "dubito[ui]"`.')
     from ..ui.app import create_app  # noqa: PLC0415 - an extra
-    from ..ui.guard import is_loopback  # noqa: PLC0415 - an extra
     from ..ui.server import Server  # noqa: PLC0415 - an extra
 
-    token = settings().token
-    if not everybody_may_ask and token is None and not is_loopback(host):
-        raise UserFault(
-            f"On --host {host} others can reach the page, ask the models and read the corpora without a password: "
-            "set a token in DUBITO_TOKEN, or add --everybody-may-ask to allow that."
-        )
+    check_reach(host, everybody_may_ask=everybody_may_ask)
     app = create_app(page_allow_list(corpus or [], llm, allow or []), host=host, at_once=at_once)
     with listener(host, port) as listening:
         address, chosen_port = listening.getsockname()[:2]
         name = f"[{address}]" if ":" in address else address
-        typer.echo(f"Ask on http://{name}:{chosen_port}/{'' if token is None else '?token=TOKEN'} (Ctrl-C ends it)")
+        query = "" if settings().token is None else "?token=TOKEN"
+        typer.echo(f"Ask on http://{name}:{chosen_port}/{query} (Ctrl-C ends it)")
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
             Server(app).run(sockets=[listening])
+
+
+def check_reach(host: str, *, everybody_may_ask: bool) -> None:
+    """Raise `UserFault` for an address that others can reach, unless a token is set or everybody may ask."""
+    from ..ui.guard import is_loopback  # noqa: PLC0415 - an extra
+
+    if not everybody_may_ask and settings().token is None and not is_loopback(host):
+        raise UserFault(
+            f"On --host {host} others can reach this server, ask the models and read the corpora without a password: "
+            "set a token in DUBITO_TOKEN, or add --everybody-may-ask to allow that."
+        )
 
 
 def page_allow_list(corpora: Sequence[str], llm: str | None, others: Iterable[str]) -> AllowList:

@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from ..render.answer import answer_panel, answer_text, below_answer, settings_line
+from ..render.facts import shown_answer
 from ..render.screen import show
 from ..render.terminal import step_block
 from ..traces.events import AnswerPiece, Event, NodeEnd
@@ -81,7 +82,7 @@ class Watch:
         else:
             show(self._console, below_answer(self._run))
             # last and not wrapped, for programs that read the pipe
-            self._console.print(answer_text(self._run.output.get("answer")), soft_wrap=True)
+            self._console.print(answer_text(shown_answer(self._run.output)), soft_wrap=True)
 
     def _running_steps(self) -> RenderableType:
         if self._stopped:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 GRAPHS = Path("reference/graphs")
-PLACE = re.compile(r"(<!-- (figure|settings|backends) (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (figure|settings|backends) (\w+) -->)\n.*?\n(<!-- end -->)", re.DOTALL)
 
 FORMS: dict[ModuleType, str] = {
     chat: "A chat: messages in, the answer to the last question out. {about} ({name})",
@@ -57,7 +57,7 @@ def generated(root: Path) -> dict[Path, str]:
     for page in sorted((root / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         if PLACE.search(text):
-            files[page] = PLACE.sub(lambda place: place[1] + part(graphs, place[2], place[3]) + place[4], text)
+            files[page] = PLACE.sub(lambda at: "\n\n".join([at[1], part(graphs, at[2], at[3]), at[4]]), text)
     return files
 
 

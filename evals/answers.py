@@ -1,5 +1,6 @@
 """Answer metrics: how well an answer matches the gold answers, by a named standard (docs/metrics.md)."""
 
+import math
 import re
 import string
 from collections import Counter
@@ -7,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from ..errors import UserFault
-from .abstention import abstains
+from ..state.abstention import abstains
 from .questions import GoldQuestion
 
 Standard = Literal["squad", "longbench"]
@@ -33,8 +34,8 @@ class Overlap(NamedTuple):
 def answer_scores(prediction: str, question: GoldQuestion, standard: Standard = "squad") -> dict[str, float]:
     """The scores of an answer, each in [0, 1] and the best over the gold answers.
 
-    exact_match, f1, cover_em, accuracy, rouge_l: see the functions; precision, recall: of the first gold answer with
-    the best F1.
+    exact_match, f1, cover_em, accuracy, rouge_l, bleu: see the functions; precision, recall: of the first gold answer
+    with the best F1.
     For an unanswerable question, all scores are 1 if the answer abstains and 0 if it does not (SQuAD 2.0, Rajpurkar et
     al. 2018). For an answerable question, abstaining scores 0, unless the text is a gold answer, as "none" can be.
     Raises `UserFault` for an unknown standard.
@@ -55,10 +56,11 @@ def answer_scores(prediction: str, question: GoldQuestion, standard: Standard = 
         "cover_em": cover_em(prediction, gold_answers),
         "accuracy": accuracy(prediction, question),
         "rouge_l": rouge_l(prediction, gold_answers),
+        "bleu": bleu(prediction, gold_answers),
     }
 
 
-NAMES = ("exact_match", "f1", "precision", "recall", "cover_em", "accuracy", "rouge_l")
+NAMES = ("exact_match", "f1", "precision", "recall", "cover_em", "accuracy", "rouge_l", "bleu")
 """The keys of `answer_scores`."""
 
 
@@ -127,6 +129,16 @@ def rouge_l(prediction: str, gold_answers: Sequence[str]) -> float:
     return max((_rouge_l(words, _WORD.findall(gold.lower())) for gold in gold_answers), default=0.0)
 
 
+def bleu(prediction: str, gold_answers: Sequence[str]) -> float:
+    """The best BLEU with a gold answer (Papineni et al. 2002), in [0, 1].
+
+    The geometric mean of the precisions of n-grams, n = 1 to 4, times the brevity penalty. The precisions of n > 1 are
+    smoothed by one (Lin and Och 2004), so that an answer of fewer than four words can have one. Words as in `rouge_l`.
+    """
+    words = _WORD.findall(prediction.lower())
+    return max((_bleu(words, _WORD.findall(gold.lower())) for gold in gold_answers), default=0.0)
+
+
 def _best_overlap(prediction: str, gold_answers: Sequence[str], standard: Standard) -> Overlap:
     tokens = squad_normalised(prediction).split()
     overlaps = (_overlap(tokens, squad_normalised(gold).split(), standard) for gold in gold_answers)
@@ -154,6 +166,16 @@ def _rouge_l(prediction: Sequence[str], gold: Sequence[str]) -> float:
     if not prediction or not gold:
         return 0.0
     return 2 * _longest_common(prediction, gold) / (len(prediction) + len(gold))
+
+
+def _bleu(prediction: Sequence[str], gold: Sequence[str]) -> float:
+    precisions = []
+    for n in (1, 2, 3, 4):
+        said, wanted = (Counter(zip(*(words[i:] for i in range(n)), strict=False)) for words in (prediction, gold))
+        added = int(n > 1)
+        precisions.append(((said & wanted).total() + added) / (said.total() + added) if prediction else 0.0)
+    brevity = min(1.0, math.exp(1 - len(gold) / len(prediction))) if prediction else 0.0
+    return float(brevity * math.prod(precisions) ** 0.25)
 
 
 def _longest_common(first: Sequence[str], second: Sequence[str]) -> int:

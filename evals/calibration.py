@@ -1,14 +1,10 @@
-"""Thresholds found from questions with gold answers.
-
-A technique that has one is described by a `Calibrator` in the module `<technique>_calibration` of this package.
-"""
+"""Thresholds found from questions with gold answers: what a `Calibrator` is, and how it is run."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -20,7 +16,7 @@ from ..errors import UserFault
 from ..graphs.registry import graph_named
 from ..presenters.blocks import Block
 from ..resources.resources import Resources
-from ..state.calibration import Calibration
+from ..state.calibration import CalibrationFile
 from ..state.context import BaseContext
 from .answers import IsRight
 from .questions import GoldQuestion
@@ -35,6 +31,9 @@ O = TypeVar("O", bound=BaseModel)  # noqa: E741 - the options
 Outputs = Sequence[Mapping[str, Any] | None]
 """The output of each question, None if it failed."""
 
+Judged = tuple[Mapping[str, Any], bool] | None
+"""An output, and whether its answer is right; None if the question failed."""
+
 AskAll = Callable[[BaseContext], Outputs]
 """Asks the technique's graph all questions with a context; outputs of an earlier run are not asked again."""
 
@@ -44,7 +43,7 @@ class CalibrationRequest:
     """The questions of a calibration.
 
     is_right: the rule named `right`; made_with: the facts of the calibration file that hold for every technique; out:
-    the file.
+    the file; corpus: the hash of the corpus's chunks, if it is known.
     """
 
     questions: Sequence[GoldQuestion]
@@ -53,21 +52,29 @@ class CalibrationRequest:
     made_with: Mapping[str, Any]
     out: Path
     ask_all: AskAll
+    corpus: str | None = None
 
-    def judged(self, context: BaseContext) -> list[tuple[Mapping[str, Any], bool] | None]:
+    def judged(self, context: BaseContext) -> list[Judged]:
         """The output of each question, and whether its answer is right; None if the question failed."""
-        outputs = self.ask_all(context)
-        return [
-            None if output is None else (output, self.is_right(output["answer"], question.answers))
-            for output, question in zip(outputs, self.questions, strict=True)
-        ]
+        return judged(self.ask_all(context), self.questions, self.is_right)
+
+
+def judged(outputs: Outputs, questions: Sequence[GoldQuestion], is_right: IsRight) -> list[Judged]:
+    """Each output with whether its answer is right; None if the question failed. An unanswerable one has no answer."""
+    return [
+        None if output is None else (output, question.answerable and is_right(output["answer"], question.answers))
+        for output, question in zip(outputs, questions, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
 class CalibrationReport:
-    """A calibration for people (blocks) and as JSON (figures: entries beside those of the file)."""
+    """A calibration for people (blocks) and as JSON (figures: entries beside those of the file).
 
-    calibration: Calibration
+    calibration: what was saved; None if nothing was.
+    """
+
+    calibration: CalibrationFile | None
     blocks: Sequence[Block]
     figures: Mapping[str, Any] = field(default_factory=dict)
 
@@ -95,12 +102,6 @@ class Calibrator(ABC, Generic[C, O]):
     @abstractmethod
     def calibrate(self, request: CalibrationRequest) -> CalibrationReport:
         """Ask the questions, find the threshold, and save the file."""
-
-
-def calibrator_of(technique: str) -> type[Calibrator[Any, Any]]:
-    """The calibrator of a technique that has one."""
-    calibrator: type[Calibrator[Any, Any]] = import_module(f".{technique}_calibration", __package__).calibrator
-    return calibrator
 
 
 class Separation(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UserFault
 from .answers import Standard
-from .reports.summary import Figure, MeanCost, figure_of, mean_cost
+from .reports.summary import Figure, MeanCost, figure_of, mean_cost, with_taken
 from .reports.words import plain
 from .run_folder import EvaluationRun, RunQuestion
 from .scores import MAIN, RETRIEVAL, SEPER, ScoredOutcome, Scores, paired, scores_of
@@ -82,6 +82,7 @@ def comparison_of(
         what = "system" if not labels else "question"
         raise UserFault(f"'{before.folder}' and '{after.folder}' have no {what} in common, so they cannot be compared.")
     scores = scores_of(*first, standard), scores_of(*second, standard)
+    before, after = with_taken(before, scores[0]), with_taken(after, scores[1])
     return Comparison(
         before,
         after,

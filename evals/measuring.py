@@ -1,4 +1,4 @@
-"""Metrics measured after all answers are known: SePer of their evidence, and of each retrieval step."""
+"""Metrics measured after all answers are known: SePer of their evidence and of each retrieval step, and ratings."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from ..concurrency import worker_pool
-from ..errors import ContextOverflow, UserFault
+from ..errors import ContextOverflow, ContractFault, UserFault
+from ..models.bert_score import BertScorer
 from ..presenters.presenter import retrieval_steps
 from ..resources.resources import Resources
 from ..state.records import Chunk
 from ..state.seper import SePerContext
 from ..traces.recording import assembled
+from .llm_judge import LlmJudgeContext, judge_answer
 from .run_folder import EvaluationRun, RunQuestion
 from .seper import Piece, SePerResult, measure_pieces
 from .seper_steps import StepScore, score_steps
 from .store import Outcome, Store
 
-SEPER, STEPS = "seper", "seper_steps"
+SEPER, STEPS, RATINGS, BERTSCORE = "seper", "seper_steps", "llm_judge", "bertscore"
 """The names of the measurements in the store."""
 
 BATCH = 32
@@ -93,6 +95,72 @@ async def measure_steps(
         on_progress(done, len(waiting))
 
     await worker_pool(waiting, measure, at_once)
+
+
+async def measure_ratings(
+    run: EvaluationRun,
+    store: Store,
+    contexts: Mapping[str, LlmJudgeContext],
+    resources: Resources,
+    on_progress: OnProgress,
+    *,
+    at_once: int,
+) -> int:
+    """Have a language model rate each answer and its evidence; see `judge_answer`.
+
+    contexts: by system; at_once: answers at a time. The answers that `measure_seper` leaves out are left out here too.
+    Returns the number of answers without a rating: the judge names none, or the evidence does not fit its window.
+    """
+    waiting = await asyncio.to_thread(_unmeasured, run, store, RATINGS)
+    done = unrated = 0
+
+    async def measure(item: tuple[Outcome, RunQuestion]) -> None:
+        nonlocal done, unrated
+        outcome, question = item
+        context = contexts[outcome.system]
+        answer = str((outcome.output or {}).get("answer") or "").strip()
+        llm = await resources.llm(context)
+        try:
+            ratings = await judge_answer(question.question, answer, _evidence(outcome), context, llm)
+        except (ContextOverflow, ContractFault):
+            unrated += 1
+        else:
+            await asyncio.to_thread(store.measured, outcome.system, outcome.question, RATINGS, ratings)
+        done += 1
+        on_progress(done, len(waiting))
+
+    await worker_pool(waiting, measure, at_once)
+    return unrated
+
+
+async def measure_bertscore(run: EvaluationRun, store: Store, scorer: BertScorer, on_progress: OnProgress) -> None:
+    """Measure BERTScore's F1 of each answer with the best gold answer: {"bertscore"}; 0 for an empty answer.
+
+    The answers that `measure_seper` leaves out are left out here too.
+    """
+    waiting = await asyncio.to_thread(_unmeasured, run, store, BERTSCORE)
+    left = iter(waiting)
+    done = 0
+    while batch := list(islice(left, BATCH)):
+        answers = [str((outcome.output or {}).get("answer") or "").strip() for outcome, _ in batch]
+        pairs = [
+            (answer, gold) for answer, (_, question) in zip(answers, batch, strict=True) for gold in question.answers
+        ]
+        found = iter(await scorer.f1(pairs))
+        for outcome, question in batch:
+            best = max(islice(found, len(question.answers)))
+            await asyncio.to_thread(store.measured, outcome.system, outcome.question, BERTSCORE, {"bertscore": best})
+        done += len(batch)
+        on_progress(done, len(waiting))
+
+
+def judge_contexts(run: EvaluationRun, settings: Mapping[str, Any]) -> dict[str, LlmJudgeContext]:
+    """The settings of the metric `llm-judge` by system: the system's own chat model, and the given settings."""
+    shared = ("llm", "concurrency")
+    return {
+        system.label: LlmJudgeContext(**{name: system.context[name] for name in shared} | dict(settings))
+        for system in run.systems
+    }
 
 
 def seper_contexts(run: EvaluationRun, settings: Mapping[str, Any]) -> dict[str, SePerContext]:

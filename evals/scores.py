@@ -13,20 +13,29 @@ from .store import Outcome, Store
 RIGHT = 0.5
 """An answer with at least this F1 counts as right."""
 
-MAIN = ("exact_match", "f1", "precision", "recall", "accuracy", "rouge_l")
+MAIN = ("exact_match", "f1", "precision", "recall", "accuracy", "rouge_l", "bertscore")
 RETRIEVAL = ("recall@1", "recall@5", "recall@10", "ndcg@10", "mrr")
+PLAN = ("plan_length",)
 SEPER = ("seper", "seper_without", "delta_seper")
+JUDGED = ("contribution", "correctness", "correctness_without", "delta_correctness")
 
 NAMES = {
     "exact_match": "EM",
     "f1": "F1",
     "cover_em": "cover EM",
     "rouge_l": "ROUGE-L",
+    "bleu": "BLEU",
+    "bertscore": "BERTScore",
     "ndcg@10": "nDCG@10",
     "mrr": "MRR",
+    "plan_length": "steps",
     "seper": "SePer",
     "seper_without": "SePer without",
     "delta_seper": "ΔSePer",
+    "contribution": "contribution of the evidence",
+    "correctness": "correctness",
+    "correctness_without": "correctness without",
+    "delta_correctness": "Δcorrectness",
 }
 """The names of metrics for people. Other metrics keep their own name."""
 
@@ -109,9 +118,14 @@ def scores_of(run: EvaluationRun, store: Store, standard: Standard = "squad") ->
     systems = {system.label for system in run.systems}
     questions = {question.id: question for question in run.questions}
     measured = store.measurements("seper")
+    further = [store.measurements(name) for name in ("llm_judge", "bertscore")]
     return {
         (outcome.system, outcome.question): _scored(
-            outcome, questions[outcome.question], standard, measured.get((outcome.system, outcome.question), {})
+            outcome,
+            questions[outcome.question],
+            standard,
+            measured.get((outcome.system, outcome.question), {}),
+            [values.get((outcome.system, outcome.question), {}) for values in further],
         )
         for outcome in store.outcomes()
         if outcome.system in systems and outcome.question in questions
@@ -149,7 +163,11 @@ def chunks_of(output: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _scored(
-    outcome: Outcome, question: RunQuestion, standard: Standard, seper: Mapping[str, float | None]
+    outcome: Outcome,
+    question: RunQuestion,
+    standard: Standard,
+    seper: Mapping[str, float | None],
+    further: Sequence[Mapping[str, float]],
 ) -> ScoredOutcome:
     if outcome.output is None:
         error = outcome.error or {}
@@ -160,9 +178,13 @@ def _scored(
     metrics = answer_scores(answer, question, standard)
     if question.gold_documents:
         metrics |= retrieval_scores(documents_of(outcome.output), question.gold_documents)
+    if isinstance(plan := outcome.output.get("plan"), list):
+        metrics["plan_length"] = float(len(plan))
     for name, key in zip(SEPER, ("seper", "seper_without", "delta"), strict=True):
         if (value := seper.get(key)) is not None:
             metrics[name] = float(value)
+    for values in further:
+        metrics |= {name: float(value) for name, value in values.items() if name in NAMES}
     cost = _cost(outcome, outcome.output.get("usage") or {})
     return ScoredOutcome(outcome.system, outcome.question, answer, metrics, cost, output=outcome.output)
 

@@ -9,12 +9,12 @@ from ..presenters.presenter import RetrievalStep, retrieval_steps
 from ..resources.resources import Resources
 from ..state.records import Chunk
 from ..state.seper import SePerContext
-from ..traces.recording import Recording, presenting
-from .compression import compressed, informed
+from ..traces.recording import Recording
+from .compression import Compression, check_share, compressed, contrasted, informed, question_compressed
 from .seper import Piece, SePerResult, measure_pieces, with_retries
 
 EvidenceKind = Literal["known", "compressed", "first_stage", "reranked", "chunk"]
-"""known: all evidence up to the step. compressed: its most informative sentences. first_stage, reranked: equally many
+"""known: all evidence up to the step. compressed: a part of its text. first_stage, reranked: equally many
 documents in the order of the search and of the re-ranking. chunk: one new chunk alone."""
 
 
@@ -46,18 +46,22 @@ async def score_steps(
     *,
     chunks: bool = False,
     compress: float | None = None,
+    compression: Compression = "selective_context",
 ) -> list[StepScore]:
     """ΔSePer of every retrieval step of a run, in their order; see `StepScore` and `RetrievalStep`.
 
     answers: the right answers. chunks: also score each new chunk alone. compress: also score the evidence of each step
-    with this share of its sentences, above 0 to 1. All evidence is measured in one batch; see `measure_pieces`.
+    with this share of its text, above 0 to 1: its most informative sentences (`compression` is "selective_context"), or
+    the tokens that matter most to the question ("question_aware"). All evidence is measured in one batch; see
+    `measure_pieces`.
     Raises `UserFault` for a run without retrieval steps, and as `measure_pieces` and `retrieval_steps` do.
     """
-    with presenting(recording.path):
-        steps = retrieval_steps(recording)
+    steps = retrieval_steps(recording)
     if not steps:
         raise UserFault(f"The run of {recording.graph} in '{recording.path}' looked nothing up: there is no step.")
-    shorter = [None] * len(steps) if compress is None else await _compressed(steps, compress, context, resources)
+    shorter: Sequence[Sequence[Chunk] | None] = [None] * len(steps)
+    if compress is not None:
+        shorter = await _compressed(recording, compress, compression, context, resources)
     entries = [
         (number, label, kind, tuple(evidence))
         for number, (step, short) in enumerate(zip(steps, shorter, strict=True), 1)
@@ -86,11 +90,15 @@ def _evidence_of(
 
 
 async def _compressed(
-    steps: Sequence[RetrievalStep], keep: float, context: SePerContext, resources: Resources
+    recording: Recording, keep: float, compression: Compression, context: SePerContext, resources: Resources
 ) -> list[list[Chunk]]:
-    """The evidence known up to each step, with this share of its sentences."""
-    compressed([], {}, keep)  # refuses a bad share before the model is asked
+    """The evidence known up to each step, with this share of its text."""
+    check_share(keep)  # before the model is asked
+    steps = retrieval_steps(recording)
     llm = await resources.llm(context)
     texts = [chunk["text"] for step in steps for chunk in step.known]
+    if compression == "question_aware":
+        contrasts = await with_retries(lambda: contrasted(recording.question, texts, llm))
+        return [question_compressed(step.known, contrasts, keep) for step in steps]
     information = await with_retries(lambda: informed(texts, llm))
     return [compressed(step.known, information, keep) for step in steps]

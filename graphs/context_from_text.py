@@ -31,7 +31,8 @@ def context_for(
 def given_values(graph: Graph, options: Mapping[str, str | None], assignments: Sequence[str]) -> dict[str, Any]:
     """The settings that the options and assignments name, as texts; raises as `context_for`, but for their values.
 
-    The option `prompts` is a folder, which is read. An assignment, which may come from a page, reads none.
+    The option `prompts` is a folder, which is read, and the option `calibration` a file, whose settings are those that
+    nothing else names. An assignment, which may come from a page, reads none.
     """
     fields = context_type(graph).model_fields
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -50,4 +51,9 @@ def given_values(graph: Graph, options: Mapping[str, str | None], assignments: S
         if name in values:
             raise UserFault(f"The setting {name} is given twice: give it once.")
         values[name] = value
+    if file := options.get("calibration"):
+        from ..state.calibration import AnswerCalibration  # noqa: PLC0415
+
+        calibrated = AnswerCalibration.read(file, graph.name).context
+        values = {**{name: value for name, value in calibrated.items() if name in fields}, **values}
     return values

@@ -4,8 +4,6 @@ prepare ─> draft_step ─> append_rationale ─┬─ next step ─> draft_ste
                                            └─> answer_from_rationales
 """
 
-from langgraph.graph import END
-
 from ..nodes.final_answer import answer_from_rationales
 from ..nodes.reasoning import append_rationale, draft_step
 from ..resources.resources import Resources
@@ -21,7 +19,7 @@ def build(resources: Resources | None = None) -> Machine[ReasoningState, Reasoni
     graph.add_steps(draft_step, append_rationale, answer_from_rationales)
     graph.add_path("prepare", "draft_step", "append_rationale")
     graph.add_conditional_edges("append_rationale", has_next_step, ["draft_step", "answer_from_rationales"])
-    graph.add_edge("answer_from_rationales", END)
+    graph.add_end("answer_from_rationales")
     return graph
 
 

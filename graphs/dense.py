@@ -6,7 +6,6 @@ prepare ─┬───────────────────┬─> r
              are given)                                └─> repeat ──┘ (once per model: is it deterministic?)
 """
 
-from langgraph.graph import END
 from langgraph.types import Send
 
 from ..nodes.entail import entail
@@ -34,7 +33,8 @@ def build(
     graph.add_conditional_edges("retrieve_top_k", rephrase_each, ["rephrase", "contexts"])
     graph.add_edge("rephrase", "contexts")
     graph.add_conditional_edges("contexts", respond_to_each, ["respond", "repeat"])
-    graph.add_path("respond", "entail", "measure_dse", END)
+    graph.add_path("respond", "entail", "measure_dse")
+    graph.add_end("measure_dse", is_part=settings is not DenseContext)
     graph.add_edge("repeat", "entail")
     return graph
 

@@ -10,7 +10,6 @@ prepare ─> retrieve_context ─> dense ─┬─ certain ───────
                                                                                               (no change)
 """
 
-from langgraph.graph import END
 from langgraph.types import Send
 
 from ..nodes.best_answer import give_best_answer, update_best
@@ -45,7 +44,7 @@ def build(resources: Resources | None = None) -> Machine[DenseRagState, DenseRag
     graph.add_conditional_edges("update_best", ablate_each, ["give_best_answer", "ablate", "classify"])
     graph.add_path("ablate", "classify", "refine")
     graph.add_conditional_edges("refine", graph.route(measure_or_stop), ["give_best_answer", "dense", "self_evaluate"])
-    graph.add_edge("give_best_answer", END)
+    graph.add_end("give_best_answer")
     return graph
 
 

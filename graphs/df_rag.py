@@ -5,7 +5,6 @@ prepare ──┤                        ├──> select_lambdas ─┴─> ev
           └─> candidates (per λ) ──┘          └──> choose_lambda ──> generate
 """
 
-from langgraph.graph import END
 from langgraph.types import Send
 
 from ..nodes.candidates import candidates
@@ -33,7 +32,8 @@ def build(resources: Resources | None = None) -> Machine[DFRagState, DFRagContex
     graph.add_edge("candidates", "select_lambdas")
     graph.add_conditional_edges("select_lambdas", next_evaluations, ["evaluate", "choose_lambda"])
     graph.add_edge("evaluate", "select_lambdas")
-    graph.add_path("choose_lambda", "generate", END)
+    graph.add_edge("choose_lambda", "generate")
+    graph.add_end("generate")
     return graph
 
 

@@ -2,17 +2,16 @@
 
 prepare ─> draft_step ─┬─ likely ─> append_rationale
                        └─ unlikely ─> mask_unlikely_words ─> search_snippets ─┬─ nothing new ─> append_rationale
-                                                                              └─> keep_first_snippet
+                                                                              └─> keep_snippets
                                                                                     ─> write_step ─> append_rationale
+prepare ─ the paper searches for the question first ─> query_from_last_rationale ─> search_snippets
 append_rationale ─┬─ next step ─> draft_step
                   └─ the end ─> answer_with_uncertainty
 """
 
-from langgraph.graph import END
-
 from ..nodes.final_answer import answer_with_uncertainty
 from ..nodes.reasoning import append_rationale, draft_step, write_step
-from ..nodes.snippets import keep_first_snippet, mask_unlikely_words, search_snippets
+from ..nodes.snippets import keep_snippets, mask_unlikely_words, query_from_last_rationale, search_snippets
 from ..resources.resources import Resources
 from ..state.baselines import FlareContext
 from ..state.flow import Question
@@ -27,20 +26,27 @@ def build(resources: Resources | None = None) -> Machine[ReasoningState, FlareCo
     graph.add_steps(
         draft_step,
         mask_unlikely_words,
+        query_from_last_rationale,
         search_snippets,
-        keep_first_snippet,
+        keep_snippets,
         write_step,
         append_rationale,
         answer_with_uncertainty,
     )
-    graph.add_edge("prepare", "draft_step")
+    graph.add_conditional_edges("prepare", graph.route(first_node), ["draft_step", "query_from_last_rationale"])
     graph.add_conditional_edges("draft_step", graph.route(needs_retrieval), ["mask_unlikely_words", "append_rationale"])
+    graph.add_path("query_from_last_rationale", "search_snippets")
     graph.add_edge("mask_unlikely_words", "search_snippets")
-    graph.add_conditional_edges("search_snippets", has_snippets, ["keep_first_snippet", "append_rationale"])
-    graph.add_path("keep_first_snippet", "write_step", "append_rationale")
+    graph.add_conditional_edges("search_snippets", has_snippets, ["keep_snippets", "append_rationale", "draft_step"])
+    graph.add_path("keep_snippets", "write_step", "append_rationale")
     graph.add_conditional_edges("append_rationale", has_next_step, ["draft_step", "answer_with_uncertainty"])
-    graph.add_edge("answer_with_uncertainty", END)
+    graph.add_end("answer_with_uncertainty")
     return graph
+
+
+def first_node(state: ReasoningState, context: FlareContext) -> str:
+    """Is the question searched for before the first step?"""
+    return "query_from_last_rationale" if context.search_first and context.documents() else "draft_step"
 
 
 def needs_retrieval(state: ReasoningState, context: FlareContext) -> str:
@@ -54,8 +60,10 @@ def needs_retrieval(state: ReasoningState, context: FlareContext) -> str:
 
 
 def has_snippets(state: ReasoningState) -> str:
-    """Did the search find a new snippet?"""
-    return "keep_first_snippet" if state["snippets"] else "append_rationale"
+    """Did the search find a new snippet? If not, the draft stands; the search for the question has none."""
+    if state["snippets"]:
+        return "keep_snippets"
+    return "append_rationale" if state["draft"] else "draft_step"
 
 
 def has_next_step(state: ReasoningState) -> str:

@@ -1,16 +1,14 @@
 """IRCoT: before every sentence, search for the sentence before (Trivedi et al. 2023; a baseline of SeaKR).
 
 prepare, append_rationale ─┬─ documents left ─> query_from_last_rationale ─> search_snippets
-                           │                      ─> keep_first_snippet ─> write_step ─> append_rationale
+                           │                      ─> keep_snippets ─> write_step ─> append_rationale
                            ├─ no documents left ─> draft_step ─> append_rationale
                            └─ the end ─> answer_from_rationales
 """
 
-from langgraph.graph import END
-
 from ..nodes.final_answer import answer_from_rationales
 from ..nodes.reasoning import append_rationale, draft_step, write_step
-from ..nodes.snippets import keep_first_snippet, query_from_last_rationale, search_snippets
+from ..nodes.snippets import keep_snippets, query_from_last_rationale, search_snippets
 from ..resources.resources import Resources
 from ..state.flow import Question
 from ..state.reasoning import ReasoningOutput, ReasoningState, SearchingContext
@@ -26,19 +24,17 @@ def build(resources: Resources | None = None) -> Machine[ReasoningState, Searchi
     graph.add_steps(
         query_from_last_rationale,
         search_snippets,
-        keep_first_snippet,
+        keep_snippets,
         write_step,
         draft_step,
         append_rationale,
         answer_from_rationales,
     )
     graph.add_conditional_edges("prepare", graph.route(next_node), NEXT)
-    graph.add_path(
-        "query_from_last_rationale", "search_snippets", "keep_first_snippet", "write_step", "append_rationale"
-    )
+    graph.add_path("query_from_last_rationale", "search_snippets", "keep_snippets", "write_step", "append_rationale")
     graph.add_edge("draft_step", "append_rationale")
     graph.add_conditional_edges("append_rationale", graph.route(next_node), NEXT)
-    graph.add_edge("answer_from_rationales", END)
+    graph.add_end("answer_from_rationales")
     return graph
 
 

@@ -6,11 +6,12 @@ prepare ─> generation_augmented_retrieval ─> retrieval_augmented_generation 
 
 from langgraph.graph import END
 
+from ..nodes.check_certainty import check_certainty
 from ..nodes.iter_retgen import generation_augmented_retrieval, retrieval_augmented_generation
 from ..resources.resources import Resources
 from ..state.baselines import IterRetgenContext, IterRetgenOutput, IterRetgenState
 from ..state.flow import Question
-from .wiring import Machine
+from .wiring import Machine, after_answer
 
 
 def build(
@@ -21,15 +22,17 @@ def build(
     graph.add_prepare()
     graph.add_steps(generation_augmented_retrieval, retrieval_augmented_generation)
     graph.add_path("prepare", "generation_augmented_retrieval", "retrieval_augmented_generation")
-    graph.add_conditional_edges(
-        "retrieval_augmented_generation", graph.route(has_next_iteration), ["generation_augmented_retrieval", END]
-    )
+    graph.add_steps(check_certainty)
+    after_iteration = ["generation_augmented_retrieval", "check_certainty", END]
+    graph.add_conditional_edges("retrieval_augmented_generation", graph.route(has_next_iteration), after_iteration)
+    graph.add_edge("check_certainty", END)
     return graph
 
 
 def has_next_iteration(state: IterRetgenState, context: IterRetgenContext) -> str:
     """Is an iteration left?"""
-    return "generation_augmented_retrieval" if len(state["iterations"]) < context.max_iterations else END
+    more = len(state["iterations"]) < context.max_iterations
+    return "generation_augmented_retrieval" if more else after_answer(state, context)
 
 
 graph = build().compile(name="iter_retgen")

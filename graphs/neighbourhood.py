@@ -8,12 +8,10 @@ prepare ─> search_first_stage ─> select_batch ─┬─> score_batch ─┬�
                                      └──────────────────── update_frontier <───────────────────────────────┘
 """
 
-from langgraph.graph import END
-
 from ..nodes.answer_uncertainty import count_semantic_sets, keep_scores, sample_answers
 from ..nodes.neighbourhood_retrieval import intermediate_answer, score_batch, search_first_stage, take_sub_question
 from ..nodes.select_batch import select_batch
-from ..nodes.update_frontier import update_frontier
+from ..nodes.update_frontier import read_calibration_scores, update_frontier
 from ..resources.resources import Resources
 from ..state.neighbourhood import (
     NeighbourhoodContext,
@@ -32,14 +30,14 @@ def build(
     settings: the parent graph's context type, if this is a subgraph.
     """
     graph = Machine(NeighbourhoodState, settings, NeighbourhoodInput, NeighbourhoodOutput, resources)
-    graph.add_prepare(take_sub_question)
+    graph.add_prepare(take_sub_question, read_calibration_scores)
     graph.add_steps(search_first_stage, select_batch, score_batch, sample_answers, update_frontier, intermediate_answer)
     graph.add_steps(count_semantic_sets, fallback=keep_scores)
     graph.add_path("prepare", "search_first_stage", "select_batch")
     graph.add_conditional_edges("select_batch", is_finished, ["score_batch", "intermediate_answer"])
     graph.add_conditional_edges("score_batch", graph.route(has_penalty), ["sample_answers", "update_frontier"])
     graph.add_path("sample_answers", "count_semantic_sets", "update_frontier", "select_batch")
-    graph.add_edge("intermediate_answer", END)
+    graph.add_end("intermediate_answer", is_part=settings is not NeighbourhoodContext)
     return graph
 
 

@@ -16,15 +16,21 @@ from .registry import context_type, graph_named
 if TYPE_CHECKING:
     from ..resources.resources import Resources
 
-DESCRIPTION = (
-    "Answers a question from a corpus of documents. Ask one full question in plain words: the tool does not see the "
-    "conversation."
-)
+FROM_DOCUMENTS = "Answers a question from a corpus of documents."
+
+ONE_QUESTION = "Ask one full question in plain words: the tool does not see the conversation."
+
+DESCRIPTION = f"{FROM_DOCUMENTS} {ONE_QUESTION}"
 
 OWN_LIMITS: RunnableConfig = {"recursion_limit": 10_000}
 """Our graphs have their own limits. Below a tool LangChain's limit is 25 supersteps, which would stop them early."""
 
 NO_ANSWER = "No answer was found in the documents."
+
+NOT_CERTAIN = "Not certain enough to answer. What the documents say:"
+
+SHOWN = 3
+"""Chunks of evidence that an agent's model gets with an answer that is withheld."""
 
 
 class Ask(BaseModel):
@@ -54,7 +60,7 @@ def as_tool(
     settings = context if isinstance(context, BaseContext) else context_type(compiled)(**(context or {}))
 
     def content_and_artifact(output: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        return str(output["answer"]).strip() or NO_ANSWER, dict(output)
+        return words_for_agent(output), dict(output)
 
     def ask(question: str) -> tuple[str, dict[str, Any]]:
         try:
@@ -77,3 +83,11 @@ def as_tool(
         response_format="content_and_artifact",
         handle_tool_error=True,
     )
+
+
+def words_for_agent(output: Mapping[str, Any]) -> str:
+    """The answer; or that it is not certain enough, with the best evidence; or that there is none."""
+    if output["abstained"] and output["evidence"]:
+        evidence = [f"- {chunk['title']}: {chunk['text']}" for chunk in output["evidence"][:SHOWN]]
+        return "\n".join([NOT_CERTAIN, *evidence])
+    return str(output["answer"]).strip() or NO_ANSWER

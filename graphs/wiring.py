@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_config
 from langgraph.constants import TAG_NOSTREAM
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import push_message
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime, get_runtime
@@ -26,6 +26,7 @@ from ..errors import ModelFault, ModelUnavailable
 from ..models.answer_stream import AnswerStream, Shown, current_answer
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter, watchers
+from ..nodes.check_certainty import check_certainty
 from ..nodes.prepare import Hook, prepare
 from ..prompt_templates import PROMPTS, Prompt
 from ..prompts import own_prompts
@@ -35,6 +36,7 @@ from ..resources.resources import Resources, shared_resources
 from ..resources.telemetry import export_if_asked
 from ..state.context import PROMPT_FIELD, BaseContext
 from ..state.messages import Call
+from ..state.mixins import AnsweringContext
 from ..state.records import Usage
 
 C = TypeVar("C", bound=BaseContext)
@@ -106,6 +108,11 @@ class CompiledMachine(CompiledStateGraph[StateT, C | Mapping[str, Any], InputT, 
         return {**schema, "properties": {**schema["properties"], **fields}}
 
 
+def after_answer(state: Any, context: AnsweringContext) -> str:  # noqa: ANN401 - each graph has its own state
+    """Is the answer's certainty looked at, or does the graph end?"""
+    return "check_certainty" if context.uncertainty != "own" or context.calibration else END
+
+
 def prompts_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> list[Prompt]:
     """The prompts that a graph's nodes use, those of its subgraphs too."""
     nodes = {name.rpartition(":")[2] for name in graph.get_graph(xray=True).nodes}
@@ -159,6 +166,22 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         for source, target in pairwise(names):
             self.add_edge(source, target)
 
+    def add_end(self, *last: str, is_part: bool = False) -> None:
+        """End the graph after these nodes, with a look at the answer's certainty if the settings ask for it.
+
+        is_part: this is a part of another graph, which looks at the certainty of its own answer.
+        """
+        if is_part:
+            for name in last:
+                self.add_edge(name, END)
+            return
+        step: Any = check_certainty  # of graphs whose context says how certain an answer must be
+        self.add_steps(step)
+        question: Any = after_answer
+        for name in last:
+            self.add_conditional_edges(name, self.route(question), ["check_certainty", END])
+        self.add_edge("check_certainty", END)
+
     def _add_step(self, name: str, node: Node[C], fallback: Fallback | None = None) -> None:
         self.add_node(name, NodeRunnable(partial(self._run, node, fallback), name), retry_policy=RETRY)
 
@@ -187,7 +210,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
             return given
         ours = set(self._context.model_fields)
         if isinstance(given, BaseContext):
-            return self._context.unchecked(given.model_dump(include=ours))
+            return self._context.unchecked(given.for_part(self._context))
         return self._context(**(given if isinstance(given, Mapping) and ours & given.keys() else {}))
 
     def _context_of_last_step(self, state: Mapping[str, Any]) -> C:
@@ -205,7 +228,9 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         resources = self._resources or shared_resources()
         meter = _streaming_meter(runtime, name)
         token, prompts_token = current_meter.set(meter), own_prompts.set(context.prompts)
-        answer_token = current_answer.set(_answer_stream())
+        # an answer that may be withheld is shown once it is given
+        undecided = getattr(context, "calibration", "") and name != "check_certainty"
+        answer_token = current_answer.set(None if undecided else _answer_stream())
         start = time.perf_counter()
         try:
             fit = await fitted(context, resources)

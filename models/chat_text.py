@@ -40,6 +40,14 @@ class ChatText:
         longest_first = sorted(filter(None, controls), key=len, reverse=True)
         self._control = re.compile("(" + ("|".join(map(re.escape, longest_first)) or r"(?!)") + ")")
 
+    @property
+    def eos(self) -> int:
+        """The end-of-sequence token; `UserFault` if there is none."""
+        token: int | None = self._tokenizer.eos_token_id
+        if token is None:
+            raise UserFault(f"The tokenizer of {self._name} has no end-of-sequence token: set at=last.")
+        return token
+
     @cached_property
     def end_of_turn(self) -> list[int]:
         """The token that the template puts after a reply; empty if it has none."""

@@ -167,7 +167,7 @@ class _PairModel:
         model, self._tokenizer = load_weights(load, source, kind, instead)
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = model.to(self._device).eval()
-        self._window = _window(self._tokenizer, config)
+        self._window = window_of(self._tokenizer, config)
 
     def rows(self, texts: list[Pair]) -> Rows:
         """The result for each of n ≥ 1 pairs."""
@@ -183,8 +183,8 @@ class _PairModel:
         import torch  # noqa: PLC0415 - already loaded
 
         inputs = self._tokenizer(
-            [_encodable(first) for first, _ in texts],
-            [_encodable(second) for _, second in texts],
+            [encodable(first) for first, _ in texts],
+            [encodable(second) for _, second in texts],
             padding=True,
             truncation="longest_first",
             max_length=self._window,
@@ -299,8 +299,8 @@ def _snapshot(source: str) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def _window(tokenizer: Any, config: Any) -> int | None:  # noqa: ANN401 - transformers' own
-    """The most tokens of a pair: the tokenizer's limit, else the model's."""
+def window_of(tokenizer: Any, config: Any) -> int | None:  # noqa: ANN401 - transformers' own
+    """The most tokens of an input: the tokenizer's limit, else the model's."""
     if tokenizer.model_max_length <= UNLIMITED:
         return int(tokenizer.model_max_length)
     positions = getattr(config, "max_position_embeddings", None)
@@ -308,6 +308,6 @@ def _window(tokenizer: Any, config: Any) -> int | None:  # noqa: ANN401 - transf
     return int(positions) - 1 - (config.pad_token_id or 0) if positions and positions > 0 else None
 
 
-def _encodable(text: str) -> str:
-    # lone surrogates, which a file may hold, have no UTF-8 and tokenizers refuse them
+def encodable(text: str) -> str:
+    """The text without lone surrogates, which a file may hold: they have no UTF-8 and tokenizers refuse them."""
     return text.encode("utf-8", "replace").decode()

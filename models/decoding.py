@@ -81,16 +81,20 @@ class Decoder:
         """Read each running sample's newest token and draw its next token, unless that was the last."""
         if self._rows:
             positions = [row.position for row in self._rows]
-            ending = {i: row.request.layer for i, row in enumerate(self._rows) if row.finish and row.request.layer}
+            ending = {
+                i: (layer, row.request.states)
+                for i, row in enumerate(self._rows)
+                if row.finish and (layer := row.request.layer)
+            }
             with self.states.seen(set(ending.values())) as states:
                 logits = self._forward(
-                    [[row.ids[-1]] for row in self._rows],
+                    [[row.unread] for row in self._rows],
                     self._cache,
                     position_ids=self._tensor(positions)[:, None],
                     attention_mask=self._unpadded(positions),
                 )
-            for i, layer in ending.items():
-                self._rows[i].state = states[layer][i]
+            for i, wanted in ending.items():
+                self._rows[i].state = states[wanted][i]
             growing = [i for i in range(len(self._rows)) if i not in ending]
             self._grow([self._rows[i] for i in growing], logits[growing, -1])
             self._keep([row for row in self._rows if not row.done])

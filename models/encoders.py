@@ -15,8 +15,8 @@ from ..concurrency import gather_or_cancel
 from ..errors import ModelFault, UserFault
 from .interfaces import Vectors
 from .local_weights import UNLIMITED, OneThread, load_weights, local_extra
-from .openai_server import Server
 from .provider_faults import langchain_name, provider_fault
+from .replicas import open_servers
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
@@ -125,11 +125,14 @@ class ServerEncoder(_CheckedEncoder):
     """The encoder behind an OpenAI-compatible `/embeddings` endpoint."""
 
     def __init__(self, name: str, base_url: str, model: str) -> None:
-        """base_url: as in `https://host/v1`; `UserFault` for another form, and without a model."""
+        """base_url: as in `https://host/v1`, several of them between commas.
+
+        Raises `UserFault` for another form, and without a model.
+        """
         if not model:
             raise UserFault(f"'{name}' does not name a server and a model: write it as openai:https://host/v1#model.")
         self.name = name
-        self._server = Server(base_url)
+        self._server = open_servers(base_url)
         self._model = model
 
     async def _agree_on(self, length: int) -> None:

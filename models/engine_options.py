@@ -9,7 +9,10 @@ from pydantic import Field, PositiveInt, StrictBool, TypeAdapter
 from ..errors import UserFault
 
 ASK_STATE = "dubito_state"
-"""The entry of a request's `extra_args` that asks for a hidden state: [key to keep it under, layer from 1 to L]."""
+"""The entry of a request's `extra_args` that asks for a hidden state.
+
+[key to keep it under, layer from 1 to L, `States`].
+"""
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -20,8 +20,8 @@ from ..errors import CapabilityMissing, DubitoError, ModelFault, UserFault
 from .background import run_in_background, start_in_background
 from .chat_text import ChatText
 from .engine_options import ASK_STATE, EngineOptions
-from .generation import SampledTokens, layer_to_read
-from .interfaces import Vectors
+from .generation import SampledTokens, layer_to_read, no_feed_forward
+from .interfaces import States, Vectors
 from .local_weights import first_line
 
 _WORKER = "dubito.models.engine_worker.ReadsStates"
@@ -50,13 +50,17 @@ class Engine:
         self.dead = False
         self._name = name
         self._llm = llm
-        self._layers: int | None = None
+        self._found: Sequence[int] | None = None
         self._watching = asyncio.Lock()
 
     async def sample(
-        self, prompt: Sequence[int], *, report: Report | None = None, **params: object
+        self, prompt: Sequence[int], *, report: Report | None = None, pattern: str | None = None, **params: object
     ) -> list[SampledTokens]:
-        """Continue a prompt. report: of the only continuation; params: of vLLM's SamplingParams."""
+        """Continue a prompt. report: of the only continuation; pattern: see `Sampling`; params: of SamplingParams."""
+        if pattern is not None:
+            from vllm.sampling_params import StructuredOutputsParams  # noqa: PLC0415 - of an extra, and slow to import
+
+            params["structured_outputs"] = StructuredOutputsParams(regex=pattern)
         outputs = (await self._ask(prompt, report=report, logprobs=0, **params)).outputs
         if broken := [output.finish_reason for output in outputs if output.finish_reason not in {"stop", "length"}]:
             raise ModelFault(self._name, f"the reply was broken off ({broken[0]})")
@@ -87,14 +91,17 @@ class Engine:
         next_of = dict(zip(nexts, logprobs, strict=True))
         return [[next_of[tuple(path[:i])][token] for i, token in enumerate(path)] for path in paths]
 
-    async def layer(self, layer: int | None) -> int:
-        """See `layer_to_read`; `CapabilityMissing` if this engine does not give its hidden states."""
+    async def layer(self, layer: int | None, states: States = "residual") -> int:
+        """See `layer_to_read`; `CapabilityMissing` if this engine does not give such hidden states."""
         async with self._watching:
-            if self._layers is None:
-                self._layers = await self._watch()
-        return layer_to_read(self._name, self._layers, layer)
+            if self._found is None:
+                self._found = await self._watch()
+        layers, feed_forward = self._found
+        if states == "feed_forward" and feed_forward < layers:
+            raise CapabilityMissing(no_feed_forward(self._name))
+        return layer_to_read(self._name, layers, layer)
 
-    async def states(self, sequences: Sequence[Sequence[int]], layer: int) -> Vectors:
+    async def states(self, sequences: Sequence[Sequence[int]], layer: int, states: States = "residual") -> Vectors:
         """The hidden state of each sequence's last token: [n, d] float32. It needs room for one more token.
 
         The prefix cache never holds the last token: vLLM reads at least one token of every request.
@@ -102,19 +109,19 @@ class Engine:
         keys = [uuid.uuid4().hex for _ in sequences]
         try:
             await gather_or_cancel(
-                self._ask(ids, extra_args={ASK_STATE: [key, layer]}, max_tokens=1, temperature=0)
+                self._ask(ids, extra_args={ASK_STATE: [key, layer, states]}, max_tokens=1, temperature=0)
                 for ids, key in zip(sequences, keys, strict=True)
             )
         except BaseException:
             # drop the states read so far without waiting: the fault is raised at once, and a dead engine keeps none
             start_in_background(self._call("dubito_take", keys))
             raise
-        states: dict[str, bytes] = {}
+        taken: dict[str, bytes] = {}
         for of_process in await self._call("dubito_take", keys):  # processes with the same key have the same state
-            states |= of_process
-        if missing := len(keys) - len(states):
+            taken |= of_process
+        if missing := len(keys) - len(taken):
             raise ModelFault(self._name, f"{missing} of {len(keys)} hidden states were not read")
-        return np.stack([np.frombuffer(states[key], np.float32) for key in keys])
+        return np.stack([np.frombuffer(taken[key], np.float32) for key in keys])
 
     def close(self) -> None:
         """End the engine's processes. Not on the background loop's thread."""
@@ -136,10 +143,11 @@ class Engine:
             logprobs |= {token: float(entry.logprob) for token, entry in reply.outputs[0].logprobs[0].items()}
         return logprobs
 
-    async def _watch(self) -> int:
+    async def _watch(self) -> Sequence[int]:
+        """See `ReadsStates.dubito_layers`."""
         advice = "use hf:, or a vllm: server started by `dubito serve MODEL --hidden-states`"
-        layers = max(await self._call("dubito_layers"))
-        if not layers:
+        found: list[int] = max(await self._call("dubito_layers"))
+        if not found[0]:
             raise CapabilityMissing(f"{self._name} has no list of layers whose hidden states could be read: {advice}.")
         sequences = [[*range(1, length)] for length in _LENGTHS]
         alone = [(await self.states([ids], 1))[0] for ids in sequences]
@@ -149,7 +157,7 @@ class Engine:
             raise CapabilityMissing(
                 f"{self._name} runs on a version of vLLM whose hidden states cannot be assigned to requests: {advice}."
             )
-        return int(layers)
+        return found
 
     async def _ask(self, ids: Sequence[int], *, report: Report | None = None, **params: Any) -> Any:  # noqa: ANN401
         from vllm import SamplingParams  # noqa: PLC0415 - of an extra, and slow to import

@@ -3,21 +3,18 @@
 vLLM mixes `ReadsStates` into its worker (`worker_extension_cls`), so each worker process imports this file.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import Module
 
+from ..state.capability import States
 from .engine_options import ASK_STATE
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.nn import Module
+from .hidden_states import feed_forward_of, recorded
 
 
 class ReadsStates:
@@ -25,10 +22,13 @@ class ReadsStates:
 
     model_runner: Any
 
-    def dubito_layers(self) -> int:
-        """Begin to keep the states that requests ask for; returns the number of layers, 0 if they are not found."""
+    def dubito_layers(self) -> list[int]:
+        """Begin to keep the states that requests ask for.
+
+        Returns the number of layers, 0 if they are not found, and the number of feed-forward blocks that are found.
+        """
         self._dubito_watch = _Watch(self.model_runner)
-        return self._dubito_watch.layers
+        return self._dubito_watch.found
 
     def dubito_take(self, keys: list[str]) -> dict[str, bytes]:
         """Remove and return the states under these keys: float32 in the machine's byte order."""
@@ -40,7 +40,7 @@ class _Wanted:
     """A request for a hidden state. key: to keep the state under; length: of the prompt in tokens."""
 
     key: str
-    layer: int
+    source: tuple[int, States]
     length: int
 
 
@@ -56,9 +56,10 @@ class _Watch:
         runner.execute_model = self.execute
 
     @property
-    def layers(self) -> int:
-        """The number of layers."""
-        return len(self._sources)
+    def found(self) -> list[int]:
+        """See `ReadsStates.dubito_layers`."""
+        kinds: tuple[States, ...] = ("residual", "feed_forward")
+        return [sum(kind == wanted for _, kind in self._sources) for wanted in kinds]
 
     def take(self, keys: list[str]) -> dict[str, bytes]:
         """See `ReadsStates.dubito_take`."""
@@ -72,17 +73,19 @@ class _Watch:
         for new in batch.scheduled_new_reqs:
             asked = (getattr(new.sampling_params, "extra_args", None) or {}).get(ASK_STATE)
             if asked is not None:
-                self._wanted[new.req_id] = _Wanted(asked[0], asked[1], len(new.prompt_token_ids))
+                key, layer, states = asked
+                self._wanted[new.req_id] = _Wanted(key, (layer, states), len(new.prompt_token_ids))
         ending = {name: self._wanted.pop(name) for name in self._ending(batch)}
-        with self._seen({wanted.layer for wanted in ending.values()}) as seen:
+        sources = {wanted.source: self._sources[wanted.source] for wanted in ending.values()}
+        with recorded(sources, _hidden) as seen:
             result = self._execute(batch, *args, **kwargs)
         if ending:
             scheduled: Mapping[str, int] = batch.num_scheduled_tokens
             order = self._order()
             ends = dict(zip(order, accumulate(scheduled[name] for name in order), strict=True))
             for name, wanted in ending.items():
-                if wanted.layer in seen:  # else it is at another stage of the pipeline
-                    self._kept[wanted.key] = seen[wanted.layer][ends[name] - 1].clone()
+                if wanted.source in seen:  # else it is at another stage of the pipeline
+                    self._kept[wanted.key] = seen[wanted.source][ends[name] - 1].clone()
         return result
 
     def _ending(self, batch: Any) -> list[str]:  # noqa: ANN401
@@ -105,24 +108,13 @@ class _Watch:
         batch = state.input_batch if hasattr(state, "input_batch") else self._runner.input_batch
         return list(batch.req_ids)
 
-    @contextmanager
-    def _seen(self, layers: set[int]) -> Iterator[dict[int, Tensor]]:
-        """Record the output of each of these layers for every token read meanwhile, [tokens, d]."""
-        seen: dict[int, Tensor] = {}
-        hooks = [
-            source.register_forward_hook(lambda _, __, output, layer=layer: seen.update({layer: _hidden(output)}))
-            for layer in layers
-            if (source := self._sources[layer - 1]) is not None
-        ]
-        try:
-            yield seen
-        finally:
-            for hook in hooks:
-                hook.remove()
-
 
 def _hidden(output: Any) -> Tensor:  # noqa: ANN401
-    """A copy, because the next layer overwrites its input; most layers leave adding the residual to the next."""
+    """The states of all tokens, [tokens, d].
+
+    A copy, because the next layer overwrites its input. Most layers leave adding the residual to the next; a
+    feed-forward block knows no residual.
+    """
     if isinstance(output, torch.Tensor):
         return output.clone()
     hidden: Tensor = output[0]
@@ -130,10 +122,11 @@ def _hidden(output: Any) -> Tensor:  # noqa: ANN401
     return hidden + residual if isinstance(residual, torch.Tensor) else hidden.clone()
 
 
-def _sources(runner: Any) -> list[Module | None]:  # noqa: ANN401
-    """The modules whose outputs are transformers' `hidden_states[1]` to `[L]`; None for those in another process.
+def _sources(runner: Any) -> dict[tuple[int, States], Module | None]:  # noqa: ANN401
+    """The modules whose outputs are hidden states, by layer from 1; None for those in another process.
 
-    For transformers the last layer's hidden state is the output of the final norm, which is the whole model's output.
+    residual: transformers' `hidden_states[1]` to `[L]`, of which the last is the output of the final norm, which is the
+    whole model's output. feed_forward: the feed-forward blocks.
     """
     whole = runner.get_model()
     model = whole.get_language_model() if hasattr(whole, "get_language_model") else whole
@@ -142,5 +135,13 @@ def _sources(runner: Any) -> list[Module | None]:  # noqa: ANN401
         layers = getattr(stack, "layers", None)
         if isinstance(layers, torch.nn.ModuleList) and len(layers) == count:
             here = [None if type(layer).__name__ == "PPMissingLayer" else layer for layer in layers]
-            return [*here[:-1], None if here[-1] is None else whole]
-    return []
+            residual = [*here[:-1], None if here[-1] is None else whole]
+            sources: dict[tuple[int, States], Module | None] = {
+                (number, "residual"): module for number, module in enumerate(residual, 1)
+            }
+            for number, layer in enumerate(here, 1):
+                block = None if layer is None else feed_forward_of(layer)
+                if layer is None or block is not None:
+                    sources[number, "feed_forward"] = block
+            return sources
+    return {}

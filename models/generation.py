@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ContextOverflow, UserFault
 from .answer_stream import Pace, TextListener
-from .interfaces import Choice, Message, Sampling, Scores, Token, Tokens
+from .interfaces import Choice, Message, Sampling, Scores, States, Token, Tokens
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,8 @@ Layers = list[tuple["Tensor", "Tensor"]]
 class Request:
     """A call and its progress.
 
-    layer: None for `complete`; for `introspect`, the layer whose hidden states to return. listener: to the only sample.
+    layer: None for `complete`; for `introspect`, the layer whose hidden states to return. states: of these. ending: the
+    token to read in place of a sample's last one, None for the last one itself. listener: to the only sample.
     most_tokens: of a sample.
     waiting: the samples that have not joined the batch. prefix: the prompt's keys and values, for those.
     """
@@ -34,6 +35,8 @@ class Request:
     messages: tuple[Message, ...]
     sampling: Sampling
     layer: int | None = None
+    states: States = "residual"
+    ending: int | None = None
     listener: TextListener | None = None
     pace: Pace = field(default_factory=Pace)
     prompt: list[int] = field(default_factory=list)
@@ -64,6 +67,12 @@ class Sample:
     def done(self) -> bool:
         """Whether nothing is left to draw or to read."""
         return self.finish is not None and (self.request.layer is None or self.state is not None)
+
+    @property
+    def unread(self) -> int:
+        """The token that the model reads next."""
+        ending = self.request.ending
+        return self.ids[-1] if ending is None or self.finish is None else ending
 
     @property
     def position(self) -> int:
@@ -117,6 +126,11 @@ def layer_to_read(name: str, layers: int, layer: int | None) -> int:
     if not 1 <= layer <= layers:
         raise UserFault(f"{name} has {layers} layers: choose one from 1 to {layers}, not {layer}.")
     return layer
+
+
+def no_feed_forward(name: str) -> str:
+    """The sentence for a model whose layers have no feed-forward block that is known."""
+    return f"The layers of {name} have no feed-forward block that could be read: set states=residual."
 
 
 def check_options(options: Sequence[str]) -> None:

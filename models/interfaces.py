@@ -7,7 +7,9 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..state.capability import Capability as Capability  # noqa: PLC0414 - exported again
+from ..state.capability import At as At  # noqa: PLC0414 - exported again
+from ..state.capability import Capability as Capability  # noqa: PLC0414
+from ..state.capability import States as States  # noqa: PLC0414
 from ..state.messages import Message as Message  # noqa: PLC0414
 
 Vectors = NDArray[np.float32]
@@ -23,7 +25,9 @@ class Sampling:
     """How to continue a prompt.
 
     temperature: 0 is greedy; top_k: 0 keeps every token; logprobs: return each token's log-probability under the model
-    (before temperature, top-p and top-k); thinking: let a reasoning model think before it answers.
+    (before temperature, top-p and top-k); thinking: let a reasoning model think before it answers; pattern: a regular
+    expression for the whole reply, for models with the capability `pattern`. A server of any version must be able to
+    read it: literals, sets, groups, alternatives and repetition.
     """
 
     n: int = 1
@@ -35,6 +39,7 @@ class Sampling:
     seed: int | None = None
     logprobs: bool = False
     thinking: bool = False
+    pattern: str | None = None
 
     @property
     def distinct(self) -> int:
@@ -72,7 +77,6 @@ class Tokens:
     completion: int = 0
 
     def __add__(self, other: Self) -> Self:
-        """The sum of both."""
         return type(self)(self.prompt + other.prompt, self.completion + other.completion)
 
 
@@ -124,7 +128,8 @@ class Introspection:
     reply: as `complete` returns it, with log-probabilities; greedy continuations are equal.
     states: [n, d] float32, in the order of the continuations: the hidden state of the last token that was generated.
     That is the end-of-turn token, the token that completed a stop string, or the token at the length limit; an empty
-    continuation has the state of its end-of-turn token.
+    continuation has the state of its end-of-turn token. With at="eos" the model's end-of-sequence token is read in
+    place of that token.
     layer: the layer of these states, 1 to L; the middle layer is L // 2.
     energies: [n], the mean of -logsumexp(logits) over a continuation's tokens, nats; None if the logits are unknown.
     """
@@ -170,9 +175,18 @@ class ChatModel(Protocol):
         ...
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        layer: int | None = None,
+        *,
+        states: States = "residual",
+        at: At = "last",
     ) -> Introspection:
-        """Continue a chat n times and read the hidden states at `layer`; None is the middle layer, L // 2."""
+        """Continue a chat n times and read the hidden states at `layer`; None is the middle layer, L // 2.
+
+        Other values than the defaults of `states` and `at` need the capability `inner_states`.
+        """
         ...
 
     async def window(self) -> int | None:

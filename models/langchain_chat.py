@@ -16,7 +16,19 @@ from ..errors import CapabilityMissing
 from .answer_stream import text_listener
 from .choose_by_prompt import ask_and_parse
 from .generation import estimated_tokens
-from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Tokens
+from .interfaces import (
+    At,
+    Capability,
+    Choice,
+    Completion,
+    Introspection,
+    Message,
+    Reply,
+    Sampling,
+    Scores,
+    States,
+    Tokens,
+)
 from .provider_faults import langchain_name, provider_fault
 from .thinking import CUT, first_stop, strip_thinking, why_empty
 
@@ -74,7 +86,13 @@ class LangChainChat:
         self._cannot("score given replies")
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        layer: int | None = None,
+        *,
+        states: States = "residual",
+        at: At = "last",
     ) -> Introspection:
         """A LangChain chat model does not show its hidden states."""
         self._cannot("show its hidden states")

@@ -11,15 +11,29 @@ import numpy as np
 
 from ..concurrency import gather_or_cancel
 from ..errors import CapabilityMissing, ModelFault, UserFault
-from ..server_url import with_path
+from ..server_url import each_url, with_path
 from ..state.capability import MEANING
 from .answer_stream import TextListener, text_listener
 from .choose_by_prompt import ask_and_parse
 from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
-from .interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores, Token, Tokens
-from .openai_server import RequestRefused, Server, listed, log_probability, unknown_model, usage
+from .interfaces import (
+    At,
+    Capability,
+    Choice,
+    Completion,
+    Introspection,
+    Message,
+    Reply,
+    Sampling,
+    Scores,
+    States,
+    Token,
+    Tokens,
+)
+from .openai_server import RequestRefused, listed, log_probability, unknown_model, usage
 from .option_probabilities import OptionMasses, normalised, option_masses, told_apart
 from .postprocess import tokens_within
+from .replicas import open_servers
 from .thinking import CLOSE, OPEN, strip_thinking, why_empty
 from .vllm_states import StatesServer, compare, refuse_extraction
 
@@ -56,16 +70,17 @@ class OpenAIChat:
     ) -> None:
         """Open a model on a server.
 
-        name: the name it was opened by; base_url: as in `http://127.0.0.1:8000/v1`; model: None for the only model on
-        the server; flavour: None if the server's list of models is to say it; states: the server that reads hidden
-        states of the continuations.
+        name: the name it was opened by; base_url: as in `http://127.0.0.1:8000/v1`, several of them between commas;
+        model: None for the only model on the server; flavour: None if the server's list of models is to say it; states:
+        the server that reads hidden states of the continuations.
         """
         self.name = name
-        self._server = Server(base_url)
+        self._server = open_servers(base_url)
         self._model = model
         self._flavour = flavour
         self._is_met = False
         self._tried: set[Capability] = set()
+        self._takes_patterns = True
         self._lacks: dict[Capability, str] = {}
         self._states = states
         self._compared = False
@@ -76,6 +91,8 @@ class OpenAIChat:
         every: frozenset[Capability] = frozenset({"logprobs", "seed"})
         if self._vllm:
             every |= {"option_probabilities", "score"}
+        if self._vllm and self._takes_patterns:
+            every |= {"pattern"}
         if self._states:
             every |= {"hidden_states"}
         return every - self._lacks.keys()
@@ -174,7 +191,13 @@ class OpenAIChat:
         return await self._score_ids(prompt, await self._each(continuations, self._text_ids))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        layer: int | None = None,
+        *,
+        states: States = "residual",
+        at: At = "last",
     ) -> Introspection:
         """See `ChatModel.introspect`; the layer is fixed when the server of hidden states is started.
 
@@ -188,6 +211,11 @@ class OpenAIChat:
                 f"{self.name} shows no hidden states: start its server by `dubito serve MODEL --hidden-states`, which "
                 "prints the name to use (vllm:URL#model&states=URL)."
             )
+        if (states, at) != ("residual", "last"):
+            raise CapabilityMissing(
+                f"{self.name} shows the residual stream at the last token alone, because vLLM's server gives nothing "
+                "else: set states=residual and at=last, or use engine:, hf: or gguf:."
+            )
         check_sampling(sampling)
         model = await self._model_id()
         await self._states.check(model, layer)
@@ -200,10 +228,10 @@ class OpenAIChat:
         reply, prompt, drawn = await self._draw(messages, sampling)
         distinct = list(dict.fromkeys(sample.ids for sample in drawn))
         readings = await self._states.read(model, [prompt + ids for ids in distinct], layer)
-        states = {ids: reading.state for ids, reading in zip(distinct, readings, strict=True)}
+        rows = {ids: reading.state for ids, reading in zip(distinct, readings, strict=True)}
         tokens = sum((reading.tokens for reading in readings), reply.tokens)
         return Introspection(
-            replace(reply, tokens=tokens), np.stack([states[sample.ids] for sample in drawn]), readings[0].layer
+            replace(reply, tokens=tokens), np.stack([rows[sample.ids] for sample in drawn]), readings[0].layer
         )
 
     async def window(self) -> int | None:
@@ -258,14 +286,26 @@ class OpenAIChat:
             body["top_k"] = sampling.top_k
         if self._vllm and not sampling.thinking:
             body |= _NO_THINKING
+        if sampling.pattern is not None and "pattern" in self.capabilities:
+            body["structured_outputs"] = {"regex": sampling.pattern}
         return body
 
     async def _completions(
         self, body: dict[str, Any], sampling: Sampling, listener: TextListener | None = None
     ) -> Reply:
-        return await self._server.request(
-            "/chat/completions", body, lambda reply: self._reply(reply, sampling), listener
-        )
+        def read(reply: dict[str, Any]) -> Reply:
+            return self._reply(reply, sampling)
+
+        try:
+            return await self._server.request("/chat/completions", body, read, listener)
+        except RequestRefused:
+            if "structured_outputs" not in body:
+                raise
+        # a proxy may refuse what it does not know, and a server may run without structured outputs
+        free = {name: value for name, value in body.items() if name != "structured_outputs"}
+        reply = await self._server.request("/chat/completions", free, read, listener)
+        self._takes_patterns = False
+        return reply
 
     async def _draw(
         self, messages: Sequence[Message], sampling: Sampling
@@ -404,9 +444,7 @@ class OpenAIChat:
 
     async def _tokenize(self, body: dict[str, Any]) -> list[int]:
         body = {"model": await self._model_id(), **body}
-        return await self._server.request(
-            f"{self._server.root}/tokenize", body, lambda reply: [int(token) for token in reply["tokens"]]
-        )
+        return await self._server.request("/../tokenize", body, lambda reply: [int(token) for token in reply["tokens"]])
 
     async def _each(self, texts: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
         gate = asyncio.Semaphore(_TOKENIZE_AT_ONCE)
@@ -425,10 +463,12 @@ class OpenAIChat:
 def open_server(name: str, address: str, flavour: Flavour | None) -> OpenAIChat:
     """The model at `URL#model&states=URL&layer=N`; only the first URL is required, and its path may be left out.
 
+    In place of the first URL there may be several between commas, for servers of the same model.
+
     Raises `UserFault` for another form.
     """
     url, _, rest = address.partition("#")
-    url = with_path(url)
+    url = ",".join(each_url(url))
     model, *extras = rest.split("&")
     given = dict(extra.partition("=")[::2] for extra in extras)
     if not given:
@@ -438,6 +478,8 @@ def open_server(name: str, address: str, flavour: Flavour | None) -> OpenAIChat:
             f"'{name}' cannot be read: after the model of a vllm: name write &states=URL, and &layer=N behind it if "
             "needed, as in vllm:http://127.0.0.1:8000/v1#model&states=http://127.0.0.1:8001/v1."
         )
+    if "," in url:
+        raise UserFault(f"'{name}' cannot be read: hidden states come from one server, so name one in place of {url}.")
     layer = given.get("layer")
     if layer is not None and not (layer.isascii() and layer.isdigit() and int(layer)):
         raise UserFault(f"'{name}' cannot be read: the layer must be a number from 1, not '{layer}'.")

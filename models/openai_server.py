@@ -63,7 +63,6 @@ class Server:
     def __init__(self, base_url: str) -> None:
         """base_url: as in `http://127.0.0.1:8000/v1`; `UserFault` for anything else."""
         self.base_url = checked_url(base_url, "http://127.0.0.1:8000/v1")
-        self.root = self.base_url.removesuffix("/v1")
         self._served: dict[str, int | None] | None = None
         self._listed: dict[str, dict[str, Any]] | None = None
         self._outages = Outages()
@@ -105,16 +104,19 @@ class Server:
         body: dict[str, Any] | None,
         read: Callable[[dict[str, Any]], T],
         listener: TextListener | None = None,
+        *,
+        outage_s: float | None = None,
     ) -> T:
-        """Get a path under the base URL, or a full URL, and read the reply; with a body, post it there.
+        """Get a path under the base URL and read the reply; with a body, post it there. `/..` goes above its /v1.
 
         read: takes the reply apart; what it raises makes the reply malformed. A fault of the server is tried again
-        ATTEMPTS times, after the pause that the server asks for. In an outage all requests wait (see `Outages`).
+        ATTEMPTS times, after the pause that the server asks for. In an outage all requests wait (see `Outages`), at
+        most `outage_s`, by default that of the process's settings.
         listener: of a chat with one continuation; the reply is then streamed. A stream that breaks off, and one that
         the server refuses, is repeated as a plain request.
         Raises `ModelFault` after the last attempt.
         """
-        attempt, limit, begun = 0, settings().outage_s, time.monotonic()
+        attempt, limit, begun = 0, settings().outage_s if outage_s is None else outage_s, time.monotonic()
         stream = StreamedReply(listener) if listener is not None and self._streams else None
         while True:
             await self._outages.wait(self._answers, limit)
@@ -144,6 +146,15 @@ class Server:
             asked = fault.retry_after if isinstance(fault, _Refusal) else None
             await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1) * uniform(0.5, 1) if asked is None else asked)  # noqa: S311
 
+    @property
+    def is_out(self) -> bool:
+        """Did it answer before, and refuses everything now?"""
+        return self._outages.seconds is not None
+
+    async def wait_until_up(self) -> bool:
+        """Wait until it answers a probe, in an outage (see `Outages.wait`)."""
+        return await self._outages.wait(self._answers, math.inf)
+
     async def _answers(self) -> bool:
         try:
             await self._sent("/models", None)
@@ -164,6 +175,8 @@ class Server:
     async def _sent(self, path: str, body: dict[str, Any] | None, stream: StreamedReply | None = None) -> object:
         """The reply, as JSON values; `_Refusal` if the server refuses the request or does not answer it."""
         client = await self._client()
+        if path.startswith("/.."):
+            path = f"{self.base_url.removesuffix('/v1')}{path.removeprefix('/..')}"
         from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError  # noqa: PLC0415
 
         seconds = settings().timeout_s
@@ -303,7 +316,9 @@ def unknown_model(base_url: str, model: str, served: Iterable[str]) -> str:
 
 
 def _windows(reply: Mapping[str, Any]) -> dict[str, int | None]:
-    return {model["id"]: model.get("max_model_len") for model in reply["data"]}
+    own = {model["id"]: model.get("max_model_len") for model in reply["data"]}
+    # of a LoRA adapter vLLM names the base model, whose window it has
+    return {model["id"]: own[model["id"]] or own.get(model.get("parent")) for model in reply["data"]}
 
 
 def usage(reply: Mapping[str, Any]) -> Tokens:

@@ -19,7 +19,6 @@ class Outages:
     """
 
     def __init__(self) -> None:
-        """The server counts as up."""
         self._has_answered = False
         self._refusals = 0
         self._since = 0.0

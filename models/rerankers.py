@@ -67,7 +67,6 @@ class BoundedReranker:
     """A re-ranker over a backend: scores each different text once and clips scores into (0, 1)."""
 
     def __init__(self, name: str, relevance: Relevance) -> None:
-        """name: for messages; relevance: the backend."""
         self.name = name
         self._relevance = relevance
 

@@ -18,7 +18,7 @@ from .answer_stream import text_listener
 from .batching import Worker
 from .chat_text import ChatText
 from .generation import Request, check_options, check_sampling, choice, scores
-from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores
+from .interfaces import At, Capability, Choice, Introspection, Message, Reply, Sampling, Scores, States
 from .local_weights import first_line, quiet_loading, torch_faults
 
 _missing = ""
@@ -42,7 +42,8 @@ class TransformersChat:
     - `choose`: each option is scored as the whole reply, end-of-turn token included; the scores are normalised.
     - `score`: the tokens of the continuations. All tokens that `choose` and `score` read count as prompt tokens.
     - `introspect`: the same samples as `complete` for the same seed. The states are transformers'
-      `hidden_states[layer]` as float32; for the last layer that is after the final norm.
+      `hidden_states[layer]` as float32; for the last layer that is after the final norm. With states="feed_forward"
+      they are the outputs of the layer's feed-forward block.
 
     Greedy continuations are equal: one is generated and counted. The beginning that a prompt shares with a recent one
     is not read again, but is counted.
@@ -61,11 +62,9 @@ class TransformersChat:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """All capabilities."""
-        return frozenset({"logprobs", "option_probabilities", "score", "seed", "hidden_states", "energy"})
-
-    async def open(self) -> None:
-        """Load the weights now instead of at the first call; `UserFault` if that fails."""
-        await self._opened()
+        return frozenset(
+            {"logprobs", "option_probabilities", "score", "seed", "hidden_states", "inner_states", "energy"}
+        )
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """See `ChatModel.complete`."""
@@ -97,14 +96,21 @@ class TransformersChat:
         return await self._run(work)
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        layer: int | None = None,
+        *,
+        states: States = "residual",
+        at: At = "last",
     ) -> Introspection:
         """See `ChatModel.introspect`."""
         check_sampling(sampling)
-        at = (await self._opened()).states.layer(layer)
+        decoder = await self._opened()
+        of_layer, ending = decoder.states.layer(layer, states), decoder.text.eos if at == "eos" else None
         with torch_faults(self.name):
             introspection: Introspection = await self._worker.generate(
-                Request(tuple(messages), replace(sampling, logprobs=True), at)
+                Request(tuple(messages), replace(sampling, logprobs=True), of_layer, states, ending)
             )
         return introspection
 

@@ -14,7 +14,7 @@ from .background import await_in_background
 from .engine_options import EngineOptions, engine_options
 from .engine_process import Engine, start_engine
 from .generation import SampledTokens, check_fit, check_options, check_sampling, choice, scores
-from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, Tokens
+from .interfaces import At, Capability, Choice, Introspection, Message, Reply, Sampling, Scores, States, Tokens
 from .local_weights import check_folder
 from .postprocess import completion
 from .thinking import OPEN, first_stop
@@ -48,12 +48,8 @@ class EngineChat:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """All except energies; hidden states only if the model is not compiled."""
-        every: frozenset[Capability] = frozenset({"logprobs", "option_probabilities", "score", "seed"})
-        return every | {"hidden_states"} if self._options.eager else every
-
-    async def open(self) -> None:
-        """Start the engine now instead of at the first call; `UserFault` if that fails."""
-        await await_in_background(self._engine())
+        every: frozenset[Capability] = frozenset({"logprobs", "option_probabilities", "score", "seed", "pattern"})
+        return every | {"hidden_states", "inner_states"} if self._options.eager else every
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """See `ChatModel.complete`."""
@@ -88,7 +84,13 @@ class EngineChat:
         return await self._with_engine(ask)
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        layer: int | None = None,
+        *,
+        states: States = "residual",
+        at: At = "last",
     ) -> Introspection:
         """See `ChatModel.introspect`."""
         check_sampling(sampling)
@@ -99,14 +101,16 @@ class EngineChat:
             )
 
         async def ask(engine: Engine) -> Introspection:
-            at = await engine.layer(layer)
+            of_layer, ending = await engine.layer(layer, states), [engine.text.eos] if at == "eos" else []
             reply, prompt, drawn = await self._sample(engine, messages, replace(sampling, logprobs=True), room=1)
             distinct = list(dict.fromkeys(sample.ids for sample in drawn))
-            states = await engine.states([(*prompt, *ids) for ids in distinct], at)
-            rows = dict(zip(distinct, states, strict=True))
+            sequences = [(*prompt, *(ids[:-1] if ending else ids), *ending) for ids in distinct]
+            rows = dict(zip(distinct, await engine.states(sequences, of_layer, states), strict=True))
             read = sum(len(prompt) + len(ids) for ids in distinct)
             tokens = Tokens(reply.tokens.prompt + read, reply.tokens.completion + len(distinct))
-            return Introspection(replace(reply, tokens=tokens), np.stack([rows[sample.ids] for sample in drawn]), at)
+            return Introspection(
+                replace(reply, tokens=tokens), np.stack([rows[sample.ids] for sample in drawn]), of_layer
+            )
 
         return await self._with_engine(ask)
 
@@ -173,6 +177,7 @@ class EngineChat:
             stop_token_ids=sorted(engine.text.ends),
             seed=sampling.seed,
             detokenize=bool(sampling.stop),
+            pattern=None if starts_thinking else sampling.pattern,
         )
         written = sum(len(sample.ids) for sample in drawn)
         copies = sampling.n // sampling.distinct

@@ -6,7 +6,19 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from ..prompts import break_chat_marks
-from .interfaces import Capability, ChatModel, Checkable, Choice, Introspection, Message, Reply, Sampling, Scores
+from .interfaces import (
+    At,
+    Capability,
+    ChatModel,
+    Checkable,
+    Choice,
+    Introspection,
+    Message,
+    Reply,
+    Sampling,
+    Scores,
+    States,
+)
 
 Result = TypeVar("Result", Reply, Choice, Scores, Introspection)
 
@@ -19,7 +31,6 @@ class WrappedChat(ABC):
     """
 
     def __init__(self, model: ChatModel) -> None:
-        """model: the wrapped model."""
         self.model = model
 
     @property
@@ -62,13 +73,23 @@ class WrappedChat(ABC):
         return await self._call("score", request, lambda _: self.model.score(messages, continuations))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        layer: int | None = None,
+        *,
+        states: States = "residual",
+        at: At = "last",
     ) -> Introspection:
         """See `ChatModel.introspect`."""
         messages = _without_marks(messages)
         request = {**_request(messages, sampling), "layer": layer}
+        if (states, at) != ("residual", "last"):  # else the keys of caches that were written before there was a choice
+            request |= {"states": states, "at": at}
         return await self._call(
-            "introspect", request, lambda seed: self.model.introspect(messages, replace(sampling, seed=seed), layer)
+            "introspect",
+            request,
+            lambda seed: self.model.introspect(messages, replace(sampling, seed=seed), layer, states=states, at=at),
         )
 
     async def window(self) -> int | None:
@@ -85,7 +106,10 @@ class WrappedChat(ABC):
 
 
 def _request(messages: list[Message], sampling: Sampling) -> dict[str, Any]:
-    return {"messages": messages, **asdict(sampling), "stop": list(sampling.stop)}
+    request = {"messages": messages, **asdict(sampling), "stop": list(sampling.stop)}
+    if sampling.pattern is None:
+        del request["pattern"]  # the keys of caches that were written before there were patterns
+    return request
 
 
 def _without_marks(messages: Sequence[Message]) -> list[Message]:

@@ -10,17 +10,22 @@ from ..resources.resources import Resources
 from ..state.neighbourhood import NeighbourhoodContext, NeighbourhoodState, ScoredDocument
 from ..state.records import Uncertainty
 from ..uncertainty import semantic_clusters
-from .entail import entailments
+from .entail import contradictions, entailments
 from .generate import sampled_answers
+
+COUNTED = {"semantic_sets": "semantic sets", "contradictions": "contradictions"}
+"""What s counts, by the setting `asu`."""
 
 
 async def sample_answers(
     state: NeighbourhoodState, context: NeighbourhoodContext, resources: Resources
 ) -> NeighbourhoodState:
-    """Sample m answers to the sub-question in one request, from the batch's best documents."""
+    """Sample m answers to the sub-question in one request, from the batch's best documents or the whole batch."""
     llm = await resources.llm(context)
-    best = np.argsort([-score for score in state["raw_scores"]], kind="stable")[: context.sampled_documents].tolist()
-    chunks = [state["documents_by_id"][state["batch_ids"][position]] for position in best]
+    best_first = np.argsort([-score for score in state["raw_scores"]], kind="stable").tolist()
+    whole_batch = range(len(state["batch_ids"]))
+    shown = best_first[: context.sampled_documents] if context.sampled_documents else whole_batch
+    chunks = [state["documents_by_id"][state["batch_ids"][position]] for position in shown]
     reply = await llm.complete(prompt.messages(state["sub_question"], chunks), sampled_answers(context))
     return {"sampled_answers": [prompt.parse_or_empty(completion.text) for completion in reply.completions]}
 
@@ -30,13 +35,17 @@ async def count_semantic_sets(
 ) -> NeighbourhoodState:
     """Count the semantic sets s of the sampled answers: two answers are in one set if each entails the other.
 
-    Empty answers are left out. If all are empty, the batch keeps its scores, with a warning.
+    With asu=contradictions, s is the number of pairs of which one contradicts the other, at least 1. Empty answers are
+    left out. If all are empty, the batch keeps its scores, with a warning.
     """
     answers = [text for text in state["sampled_answers"] if text]
     if not answers:
         warning = f"Batch {state['iteration'] + 1}: every sampled answer is empty; no penalty."
         return {"number_of_semantic_sets": None, "warnings": [warning]}
     judge = await resources.judge(context)
+    if context.asu == "contradictions":
+        count, warnings = await contradictions(judge, state["sub_question"], answers)
+        return {"number_of_semantic_sets": max(count, 1), "warnings": warnings}
     entails, warnings = await entailments(judge, state["sub_question"], answers)
     return {"number_of_semantic_sets": len(set(semantic_clusters(entails))), "warnings": warnings}
 
@@ -47,8 +56,8 @@ def keep_scores(state: NeighbourhoodState, fault: ModelUnavailable) -> Neighbour
     return {"number_of_semantic_sets": None, "warnings": [warning]}
 
 
-def mean_semantic_sets(look_ups: Sequence[Sequence[ScoredDocument]]) -> Uncertainty:
-    """SUNAR's uncertainty: the mean number of semantic sets over the batches of all look-ups that have a number.
+def mean_semantic_sets(look_ups: Sequence[Sequence[ScoredDocument]], context: NeighbourhoodContext) -> Uncertainty:
+    """SUNAR's uncertainty: the mean of s over the batches of all look-ups that have a number.
 
     look_ups: each look-up's scored documents. The value is at least 1; null if no batch has a number.
     """
@@ -59,4 +68,4 @@ def mean_semantic_sets(look_ups: Sequence[Sequence[ScoredDocument]]) -> Uncertai
     }
     counts = [count for count in by_batch.values() if count is not None]
     mean = sum(counts) / len(counts) if counts else None
-    return {"signal": "mean number of semantic sets", "value": mean, "threshold": None}
+    return {"signal": f"mean number of {COUNTED[context.asu]}", "value": mean, "threshold": None}

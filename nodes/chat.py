@@ -1,5 +1,6 @@
 """listen, standalone, reply: the nodes of a graph's chat form, before and after the graph itself."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -19,6 +20,11 @@ LONGEST_REWRITE = 200
 """Tokens."""
 
 NO_ANSWER = "I found no answer to that."
+
+SHOWN = ("question", "evidence", "uncertainty", "abstained", "withheld_answer", "certificate", "warnings")
+"""The keys of the graph's output that the message has as `response_metadata`."""
+
+NOT_CERTAIN = "I am not certain enough to answer that."
 
 
 async def listen(state: ChatState, context: BaseContext, resources: Resources) -> dict[str, Any]:
@@ -55,10 +61,12 @@ async def standalone(state: ChatState, context: BaseContext, resources: Resource
 async def reply(state: ChatState, context: BaseContext, resources: Resources) -> dict[str, Any]:
     """Append the answer as a message.
 
-    Its `response_metadata` has the question that the graph answered, the evidence, the uncertainty and the warnings.
+    Its `response_metadata` has the question that the graph answered, the evidence, the uncertainty, a withheld answer,
+    the certificate and the warnings.
     """
-    metadata = {key: state[key] for key in ("question", "evidence", "uncertainty", "warnings")}
-    text = state["answer"].strip() or NO_ANSWER
+    output: Mapping[str, Any] = state
+    metadata = {key: output[key] for key in SHOWN}
+    text = state["answer"].strip() or (NOT_CERTAIN if state["abstained"] else NO_ANSWER)
     show_answer(text)
     # the id of the pieces that were streamed: a front end shows the message once
     return {"messages": [AIMessage(text, id=answer_id(), response_metadata=metadata)]}

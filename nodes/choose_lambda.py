@@ -1,9 +1,10 @@
 """choose_lambda: λ* and its chunk set (DF-RAG equations 4 and 5, and the Tie-Breaking Gate)."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from ..resources.resources import Resources
-from ..state.df_rag import NO_CHUNKS, DFRagContext, DFRagState, Evaluation, Support
+from ..state.df_rag import NO_CHUNKS, CandidateSet, DFRagContext, DFRagState, Evaluation, Support
 from ..state.records import Uncertainty
 
 HIGHEST_SCORE = {"report": 5.0, "choice": 5.0}
@@ -13,15 +14,14 @@ HIGHEST_SCORE = {"report": 5.0, "choice": 5.0}
 async def choose_lambda(state: DFRagState, context: DFRagContext, resources: Resources) -> DFRagState:
     """Choose the chunk set with the highest Retrieval Support as evidence.
 
-    Of tied λ the median wins, the upper median if their number is even. With incremental context (variant IC), the
-    plan's steps and the Evaluator's short answers are kept for the Generator.
+    Of tied λ the median wins (see `chosen_level`). With incremental context (variant IC), the plan's steps and the
+    Evaluator's short answers are kept for the Generator.
     """
     supports = retrieval_supports(state)
     if not supports:
         nothing: DFRagState = {"supports": [], "lambda_star": None, "evidence": [], "incremental_context": []}
         return {**nothing, "uncertainty": missing_support([], context.evaluator)}
-    best = max(entry["support"] for entry in supports)
-    lambda_star = upper_median([lam for entry in supports if entry["support"] == best for lam in entry["lambdas"]])
+    lambda_star = chosen_level(supports, state["candidates"], context.sampling)
     chosen = next(i for i, candidate in enumerate(state["candidates"]) if lambda_star in candidate["lambdas"])
     evaluation = {evaluation["candidate"]: evaluation for evaluation in state["evaluations"]}[chosen]
     return {
@@ -46,6 +46,30 @@ def retrieval_supports(state: DFRagState) -> list[Support]:
     ]
 
 
+def chosen_level(
+    supports: Sequence[Support], candidates: Sequence[CandidateSet], sampling: Literal["uniform", "binary"]
+) -> float:
+    """λ* (equation 5): the level with the highest support; of tied levels the upper median.
+
+    Binary sampling does not know which of the sets that it did not evaluate are tied too. So of several tied sets it
+    takes the level nearest to the median of all levels, toward which its search moves. If all sets are tied, this is
+    the level that uniform sampling takes.
+    """
+    best = max(entry["support"] for entry in supports)
+    tied = [entry["lambdas"] for entry in supports if entry["support"] == best]
+    levels = [level for lambdas in tied for level in lambdas]
+    if sampling == "uniform" or len(tied) == 1:
+        return upper_median(levels)
+    median = upper_median([level for candidate in candidates for level in candidate["lambdas"]])
+    return min(levels, key=lambda level: (round(abs(level - median), 9), -level))
+
+
+def set_of_median(candidates: Sequence[CandidateSet]) -> int:
+    """The number of the set that the median of all levels selects; 0 without candidates."""
+    numbers = {level: number for number, candidate in enumerate(candidates) for level in candidate["lambdas"]}
+    return numbers[upper_median(list(numbers))] if numbers else 0
+
+
 def upper_median(values: Sequence[float]) -> float:
     """The median of the values; the greater of the two middle values if their number is even."""
     return sorted(values)[len(values) // 2]
@@ -63,6 +87,6 @@ def missing_support(scores: Sequence[float], evaluator: str) -> Uncertainty:
 
 
 def _incremental_context(plan: Sequence[str], evaluation: Evaluation) -> list[str]:
-    # an unreadable report has no answers, and neither has a step that was added by hand in Studio
-    answers = [*evaluation["answers"], *[""] * len(plan)]
-    return [f"{step}: {answer or 'not found'}" for step, answer in zip(plan, answers, strict=False)]
+    # a step without an answer, not even an empty one: the report could not be read, or the step was added in Studio
+    answered = [f"{step}: {answer or 'not found'}" for step, answer in zip(plan, evaluation["answers"], strict=False)]
+    return [*answered, *plan[len(answered) :]]

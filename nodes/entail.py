@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..models.interfaces import Judge
 from ..resources.resources import Resources
-from ..state.dense import ORIGINAL, DenseContext, DenseState
+from ..state.dense import ORIGINAL, DenseContext, DenseState, context_key
 from .entailment_pairs import AnswerPairs, is_judged, judge_pairs, likeliest_label
 
 
@@ -18,7 +18,7 @@ async def entail(state: DenseState, context: DenseContext, resources: Resources)
     """
     judge = await resources.judge(context)
     by_key = state["response_by_key"]
-    keys = [ORIGINAL, *(chunk["id"] for chunk in state["evidence"])]
+    keys = [ORIGINAL, *(context_key(i) for i in range(1, len(state["evidence"]) + 1))]
     responses = [by_key.get(key, by_key[ORIGINAL]) for key in keys]
     pairs = [(a, b) for a in responses for b in responses]
     link, warnings = await links(judge, state["question"], pairs)
@@ -43,6 +43,19 @@ async def entailments(judge: Judge, question: str, answers: Sequence[str]) -> tu
     return np.array([[entails(a, b) for b in answers] for a in answers], dtype=bool), warnings
 
 
+async def contradictions(judge: Judge, question: str, answers: Sequence[str]) -> tuple[int, list[str]]:
+    """The number of pairs of distinct answers of which one contradicts the other, and warnings.
+
+    Distinct is as in `links`. One contradicts the other if contradiction is the likeliest label in either direction. A
+    pair that the judge cannot label counts as no contradiction, and a warning counts these pairs.
+    """
+    pairs = AnswerPairs([(a, b) for a in answers for b in answers])
+    (probabilities,) = await judge_pairs(judge, question, [pairs])
+    labels = {pair: likeliest_label(probabilities(*pair)) for pair in pairs.to_judge}
+    found = {frozenset(pair) for pair, label in labels.items() if label == "contradiction"}
+    return len(found), _warnings(judge, sum(label is None for label in labels.values()), "contradicting")
+
+
 async def _entailment(
     judge: Judge, question: str, pairs: Sequence[tuple[str, str]]
 ) -> tuple[Callable[[str, str], bool], list[str]]:
@@ -53,5 +66,9 @@ async def _entailment(
     def entails(a: str, b: str) -> bool:
         return likeliest_label(probabilities(a, b)) == "entailment"
 
-    warning = f"The judge '{judge.name}' could not label {unjudged} pairs of answers; they count as not entailing."
-    return entails, [warning] if unjudged else []
+    return entails, _warnings(judge, unjudged, "entailing")
+
+
+def _warnings(judge: Judge, unjudged: int, what: str) -> list[str]:
+    warning = f"The judge '{judge.name}' could not label {unjudged} pairs of answers; they count as not {what}."
+    return [warning] if unjudged else []

@@ -9,6 +9,7 @@ from ..state.df_rag import DFRagContext, DFRagState, EvaluateInput, Evaluation
 from .structured_reply import ask_with_retry
 
 MAX_REPORT_TOKENS = 512
+"""For a plan of 8 steps or fewer; longer plans get as much for each step."""
 
 StepScores = tuple[list[float], list[str]]
 """A score per step of the plan, and a short answer per step (none for evaluators that write no answers)."""
@@ -35,9 +36,12 @@ async def evaluate(state: EvaluateInput, context: DFRagContext, resources: Resou
 async def score_by_report(state: EvaluateInput, context: DFRagContext, llm: ChatModel) -> StepScores:
     """The paper's Evaluator: one written report with a score in 0..5 and a short answer per step."""
     steps = state["plan"]
-    sampling = Sampling(max_tokens=MAX_REPORT_TOKENS, thinking=context.thinking)
-    messages = report.messages(steps, state["chunks"])
-    scores, answers = await ask_with_retry(llm, messages, sampling, lambda reply: report.parse(reply, len(steps)))
+    max_tokens = max(MAX_REPORT_TOKENS, MAX_REPORT_TOKENS * len(steps) // 8)
+    sampling = Sampling(max_tokens=max_tokens, thinking=context.thinking)
+    messages = report.messages(steps, state["chunks"], examples=context.report_examples)
+    scores, answers = await ask_with_retry(
+        llm, messages, sampling, lambda reply: report.parse(reply, len(steps)), pattern=report.pattern(len(steps))
+    )
     return [float(score) for score in scores], answers
 
 

@@ -7,46 +7,56 @@ from ..models.answer_stream import show_answer, showing
 from ..models.interfaces import Sampling
 from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
-from ..state.answer_text import normalised
+from ..state.abstention import abstains
 from ..state.baselines import FlareContext
-from ..state.context import BaseContext
+from ..state.mixins import ExamplesContext
 from ..state.reasoning import ReasoningContext, ReasoningState
-from ..state.records import Uncertainty
+from ..state.records import Chunk, Uncertainty
 from ..state.seakr import SeaKRContext, SeaKRState, StrategyAnswer
+from .reasoning import whole_prompt
 from .structured_reply import NO_ANSWER, why_no_answer
 from .uncertainty_estimators import ONE_LINE, Prompt, continue_with_uncertainty
 
-UNKNOWN = frozenset({"unknown", "not known", "i do not know", "i dont know", "unclear", "none", "nobody knows"})
-"""Normalised replies that say the answer is unknown."""
-
 
 async def reason_over_rationales(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
-    """The answer of the strategy "rationales"; its U is the mean over the rationales' steps."""
-    steps = state["steps"][: len(state["rationales"])]  # without a last step that was empty or repeated
-    measured = [step["uncertainty"] for step in steps if step["uncertainty"] is not None]
-    text, problem = await _from_rationales(state, context, resources)
+    """The answer of the strategy "rationales"; its U is the mean over the rationales' steps, or is measured anew."""
+    rationales, warnings = state["rationales"], list[str]()
+    if context.rationales_uncertainty == "anew" and context.mode != "one_pass":
+        if rationales and prompt.final_answer(rationales[-1]) is not None:
+            rationales = rationales[:-1]
+        messages = prompt.end_messages(state["question"], [], rationales, await resources.examples(context))
+        last = Prompt(state["question"], [], rationales, messages, ONE_LINE, context.max_answer_tokens)
+        completion, estimate = await continue_with_uncertainty(last, context, resources)
+        text = prompt.end_of(completion.text)
+        problem, uncertainty, warnings = why_no_answer(completion, text), estimate.uncertainty, estimate.warnings
+    else:
+        steps = state["steps"][: len(rationales)]  # without a last step that was empty or repeated
+        measured = [step["uncertainty"] for step in steps if step["uncertainty"] is not None]
+        uncertainty = math.fsum(measured) / len(measured) if measured else None
+        # a reasoning in one pass has read the snippet
+        shown = state["knowledge"] if context.mode == "one_pass" else []
+        text, problem = await _from_rationales(state, shown, context, resources)
     answer: StrategyAnswer = {
         "strategy": "rationales",
         "answer": text,
         "problem": problem,
-        "reasoning": " ".join(state["rationales"]),
-        "uncertainty": math.fsum(measured) / len(measured) if measured else None,
+        "reasoning": " ".join(rationales),
+        "uncertainty": uncertainty,
     }
-    return {"strategy_answers": [answer]}
+    return {"strategy_answers": [answer], "warnings": warnings}
 
 
 async def reason_over_knowledge(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
     """The answer of the strategy "knowledge": one chain of thought over all snippets that were kept, and its U."""
-    knowledge = state["knowledge"]
-    messages = prompt.whole_messages(state["question"], knowledge)
-    whole = Prompt(state["question"], knowledge, [], messages, ONE_LINE, context.max_reasoning_tokens)
+    question, knowledge = state["question"], state["knowledge"]
+    whole = await whole_prompt(question, knowledge, context, resources)
     completion, estimate = await continue_with_uncertainty(whole, context, resources)
     reasoning = completion.text.strip()
     text, problem = prompt.final_answer(reasoning) or "", ""
     if not reasoning:
         problem = why_no_answer(completion, text)
     elif not text:
-        text, problem = await ask_final_answer(state["question"], [reasoning], context, resources)
+        text, problem = await ask_final_answer(question, knowledge, [reasoning], context, resources)
     answer: StrategyAnswer = {
         "strategy": "knowledge",
         "answer": text,
@@ -65,8 +75,7 @@ async def choose_strategy(state: SeaKRState, context: SeaKRContext, resources: R
 
     def rank(answer: StrategyAnswer) -> tuple[bool, bool, bool, float, bool]:
         text, uncertainty = answer["answer"], answer["uncertainty"]
-        unknown = normalised(text) in UNKNOWN
-        return not text, unknown, uncertainty is None, uncertainty or 0.0, answer["strategy"] == "knowledge"
+        return not text, abstains(text), uncertainty is None, uncertainty or 0.0, answer["strategy"] == "knowledge"
 
     best = min(state["strategy_answers"], key=rank)
     show_answer(best["answer"])
@@ -84,7 +93,7 @@ async def answer_from_rationales(
 ) -> ReasoningState:
     """The answer to which the rationales lead (CoT, IRCoT)."""
     with showing(prompt.beginning_of_answer):
-        answer, problem = await _from_rationales(state, context, resources)
+        answer, problem = await _from_rationales(state, state["knowledge"], context, resources)
     show_answer(answer)
     warnings = [] if answer else [NO_ANSWER.format(problem=problem)]
     return {"answer": answer, "evidence": state["knowledge"], "warnings": warnings}
@@ -112,19 +121,26 @@ def _highest_u(state: SeaKRState) -> Uncertainty:
     return {"signal": "highest U", "value": highest, "threshold": state["threshold"]}
 
 
-async def _from_rationales(state: ReasoningState, context: ReasoningContext, resources: Resources) -> tuple[str, str]:
-    answer = prompt.final_answer(state["rationales"][-1]) if state["rationales"] else None
-    return (
-        (answer, "") if answer else await ask_final_answer(state["question"], state["rationales"], context, resources)
-    )
+async def _from_rationales(
+    state: ReasoningState, shown: Sequence[Chunk], context: ReasoningContext, resources: Resources
+) -> tuple[str, str]:
+    rationales = state["rationales"]
+    if rationales and (answer := prompt.final_answer(rationales[-1])):
+        return answer, ""
+    return await ask_final_answer(state["question"], shown, rationales, context, resources)
 
 
 async def ask_final_answer(
-    question: str, rationales: Sequence[str], context: BaseContext, resources: Resources
+    question: str,
+    chunks: Sequence[Chunk],
+    rationales: Sequence[str],
+    context: ExamplesContext,
+    resources: Resources,
 ) -> tuple[str, str]:
     """The answer in the model's reply to the prompt for the last sentence, and `why_no_answer`."""
-    llm = await resources.llm(context)
+    llm, examples = await resources.llm(context), await resources.examples(context)
     sampling = Sampling(max_tokens=context.max_answer_tokens, stop=ONE_LINE)
-    completion = (await llm.complete(prompt.end_messages(question, rationales), sampling)).completions[0]
+    messages = prompt.end_messages(question, chunks, rationales, examples)
+    completion = (await llm.complete(messages, sampling)).completions[0]
     answer = prompt.end_of(completion.text)
     return answer, why_no_answer(completion, answer)

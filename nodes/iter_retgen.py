@@ -8,6 +8,7 @@ from ..prompts import reasoning as prompt
 from ..resources.resources import Resources
 from ..state.baselines import IterRetgenContext, IterRetgenState
 from .final_answer import ask_final_answer
+from .search import search
 from .structured_reply import NO_ANSWER
 from .uncertainty_estimators import ONE_LINE
 
@@ -18,10 +19,9 @@ async def generation_augmented_retrieval(
     """Search for the question; from the second iteration on for the last reasoning and the question."""
     iterations = state["iterations"]
     query = f"{iterations[-1]['reasoning']} {state['question']}".strip() if iterations else state["question"]
-    stage = await resources.first_stage(context)
-    chunks = await stage.search(query, context.k)
-    warnings = [] if chunks else [f"Nothing was found for '{query}'; the answer is made without evidence."]
-    return {"query": query, "evidence": chunks, "warnings": warnings}
+    found = await search(query, context, resources)
+    warnings = [] if found.chunks else [f"Nothing was found for '{query}'; the answer is made without evidence."]
+    return {"query": query, "evidence": found.chunks, "warnings": warnings}
 
 
 async def retrieval_augmented_generation(
@@ -30,7 +30,7 @@ async def retrieval_augmented_generation(
     """Reason from the chunks to an answer; a reasoning without an answer leaves the previous iteration's."""
     llm = await resources.llm(context)
     is_last = len(state["iterations"]) + 1 == context.max_iterations
-    messages = prompt.whole_messages(state["question"], state["evidence"])
+    messages = prompt.whole_messages(state["question"], state["evidence"], await resources.examples(context))
     with showing(prompt.beginning_of_answer) if is_last else nullcontext():
         reply = await llm.complete(messages, Sampling(max_tokens=context.max_reasoning_tokens, stop=ONE_LINE))
     reasoning = reply.text.strip()
@@ -40,7 +40,7 @@ async def retrieval_augmented_generation(
     if is_last and not answer:
         with showing(prompt.beginning_of_answer):
             answer, problem = await ask_final_answer(
-                state["question"], [reasoning] if reasoning else [], context, resources
+                state["question"], state["evidence"], [reasoning] if reasoning else [], context, resources
             )
         warnings = [] if answer else [NO_ANSWER.format(problem=problem)]
     if is_last:

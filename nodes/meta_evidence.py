@@ -4,11 +4,11 @@ from ..models.answer_stream import show_answer, showing
 from ..prompts import answer as answer_prompt
 from ..prompts import unparsed
 from ..resources.resources import Resources
-from ..retrieval.chunking import embedding_text
 from ..state.answer_text import normalised
-from ..state.records import Chunk, Uncertainty
+from ..state.records import Uncertainty
 from ..state.sunar import SunarContext, SunarState
 from .answer_uncertainty import mean_semantic_sets
+from .evidence import by_reranker
 from .generate import answer_to
 
 
@@ -36,9 +36,7 @@ async def rerank_all_evidence(state: SunarState, context: SunarContext, resource
     if not chunks:
         return {"meta_evidence": []}
     reranker = await resources.reranker(context)
-    scores = await reranker.scores(state["question"], [embedding_text(chunk) for chunk in chunks])
-    scored: list[Chunk] = [{**chunk, "score": score} for chunk, score in zip(chunks, scores, strict=True)]
-    return {"meta_evidence": sorted(scored, key=lambda chunk: -chunk["score"])[: context.meta_documents]}
+    return {"meta_evidence": (await by_reranker(state["question"], chunks, reranker))[: context.meta_documents]}
 
 
 async def reason_over_all_evidence(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
@@ -54,7 +52,7 @@ async def reason_over_all_evidence(state: SunarState, context: SunarContext, res
         "answer": answer,
         "evidence": state["meta_evidence"],
         "changed": normalised(answer) != normalised(sequential),
-        "uncertainty": _uncertainty(state),
+        "uncertainty": _uncertainty(state, context),
         "warnings": warnings,
     }
 
@@ -62,8 +60,8 @@ async def reason_over_all_evidence(state: SunarState, context: SunarContext, res
 async def keep_sequential_answer(state: SunarState, context: SunarContext, resources: Resources) -> SunarState:
     """Without the meta evidence reasoner: the sequential answer, with the last sub-question's evidence."""
     show_answer(state["sequential_answer"])
-    return {"answer": state["sequential_answer"], "changed": False, "uncertainty": _uncertainty(state)}
+    return {"answer": state["sequential_answer"], "changed": False, "uncertainty": _uncertainty(state, context)}
 
 
-def _uncertainty(state: SunarState) -> Uncertainty:
-    return mean_semantic_sets([hop["scored"] for hop in state["hops"]])
+def _uncertainty(state: SunarState, context: SunarContext) -> Uncertainty:
+    return mean_semantic_sets([hop["scored"] for hop in state["hops"]], context)

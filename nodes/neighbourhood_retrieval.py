@@ -25,9 +25,9 @@ async def take_sub_question(
 async def search_first_stage(
     state: NeighbourhoodState, context: NeighbourhoodContext, resources: Resources
 ) -> NeighbourhoodState:
-    """Fill the pool R with the first stage's best documents for the sub-question; the exploration begins."""
+    """Fill the pool R with the first stage's best documents for the first-stage query; the exploration begins."""
     first_stage = await resources.first_stage(context)
-    chunks = await first_stage.search(state["sub_question"], context.first_stage_n)
+    chunks = await first_stage.search(state[context.first_stage_query], context.first_stage_n)
     warnings = [] if chunks else ["The first stage found no documents; the answer is made without evidence."]
     return {
         "documents_by_id": {chunk["id"]: chunk for chunk in chunks},
@@ -59,5 +59,5 @@ async def intermediate_answer(
     with showing(prompt.beginning):
         text, warnings = await answer_to(prompt.messages(state["sub_question"], evidence), context, llm)
     show_answer(text)
-    uncertainty = mean_semantic_sets([state["scored"]])
+    uncertainty = mean_semantic_sets([state["scored"]], context)
     return {"answer": text, "evidence": evidence, "uncertainty": uncertainty, "warnings": warnings}

@@ -9,17 +9,25 @@ from .structured_reply import ask_with_retry
 
 MAX_PLAN_TOKENS = 256
 
+CUT = "The plan has {steps} steps and was cut to {longest}: raise max_plan_steps to keep them all."
+
 
 async def plan(state: DFRagState, context: DFRagContext, resources: Resources) -> DFRagState:
     """Split the question into ordered steps p_1..p_m. Together, the facts they ask for answer the question.
 
-    If the reply cannot be read twice, the question itself becomes the only step, with a warning.
+    A plan of more than `max_plan_steps` steps is cut, with a warning. If the reply cannot be read twice, the question
+    itself becomes the only step, with a warning.
     """
     question = state["question"]
     llm = await resources.llm(context)
-    sampling = Sampling(max_tokens=MAX_PLAN_TOKENS, thinking=context.thinking)
+    messages, sampling = prompt.messages(question), Sampling(max_tokens=MAX_PLAN_TOKENS, thinking=context.thinking)
     try:
-        return {"plan": await ask_with_retry(llm, prompt.messages(question), sampling, prompt.parse)}
+        pattern = prompt.pattern(context.max_plan_steps + 1)  # a step too many says that the plan is longer
+        steps = await ask_with_retry(llm, messages, sampling, prompt.parse, pattern=pattern)
     except ContractFault as fault:
         warning = f"The Planner's reply could not be read ({fault.problem}); the question itself is the only step."
         return {"plan": [question], "warnings": [warning]}
+    longest = context.max_plan_steps
+    if len(steps) <= longest:
+        return {"plan": steps}
+    return {"plan": steps[:longest], "warnings": [CUT.format(steps=len(steps), longest=longest)]}

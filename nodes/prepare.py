@@ -1,12 +1,15 @@
 """prepare: the first step of every graph. It refuses what cannot be answered before any model is called."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import CapabilityMissing, UserFault
 from ..resources.resources import Resources
+from ..state.calibration import AnswerCalibration
 from ..state.context import BaseContext
 from ..state.flow import begin_anew
+from ..state.mixins import CorpusContext
 
 Hook = Callable[[Any, Any, Resources], Awaitable[Mapping[str, Any]]]
 """A technique's own part of `prepare`, a node that returns what it adds to the state."""
@@ -37,7 +40,23 @@ async def prepare(
     for hook in hooks:
         update |= await hook(state, context, resources)
     await open_resources(context, resources, corpus=not update.get("given"))
+    await check_calibration(context, resources)
     return update
+
+
+async def check_calibration(context: BaseContext, resources: Resources) -> None:
+    """Raise `UserFault` if the context names a calibration that was made with other settings, model or corpus."""
+    path = getattr(context, "calibration", "")
+    if not path:
+        return
+    calibration = await asyncio.to_thread(AnswerCalibration.load, path, context.graph, context)
+    if calibration.corpus is None or not isinstance(context, CorpusContext):
+        return
+    if await resources.chunks_sha256(context) not in (None, calibration.corpus):
+        raise UserFault(
+            f"The calibration '{path}' was made with another corpus than '{context.corpus}': use the corpus it was "
+            "made with, or calibrate again."
+        )
 
 
 def check_question(question: object) -> None:
@@ -74,14 +93,16 @@ async def open_resources(context: Any, resources: Resources, *, corpus: bool = T
     await check_capabilities(context, resources)
     fields = type(context).model_fields.keys()
     openers: dict[str, Callable[[Any], Awaitable[object]]] = {
+        "rephraser": resources.rephraser,
         "judge": resources.judge,
+        "examples": resources.examples,
         "reranker": resources.reranker,
         "first_stage": resources.first_stage,
         "graph_encoder": resources.document_graph,
         "corpus": resources.retriever,
     }
+    # a first stage opens as much of the corpus as it reads
+    needed = {"first_stage": corpus, "corpus": corpus and getattr(context, "uses_vectors", True)}
     for field, open_resource in openers.items():
-        # a first stage opens as much of the corpus as it reads
-        is_opened = field == "corpus" and ("first_stage" in fields or not corpus)
-        if field in fields and context.is_used(field) and not is_opened:
+        if field in fields and context.is_used(field) and needed.get(field, True):
             await open_resource(context)

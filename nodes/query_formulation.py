@@ -11,6 +11,8 @@ from ..retrieval.sentences import sentences
 from ..state.reasoning import Word
 
 _WORD = re.compile(r"\w+(?:['’.,&/-]\w+)*")
+_FINAL_ANSWER = re.compile(r"\bfinal answers?\b", re.IGNORECASE)
+_ANNOUNCING = frozenset({"answer", "so", "thus", "therefore"})
 _LINE = re.compile(r"[^\n]+")
 _LABEL = re.compile(r"\s*(?:(?:[-*•>]+|\d{1,2}[.)]|(?:next )?(?:step|sentence)(?: \d+)?:)\s+)*", re.IGNORECASE)
 
@@ -72,8 +74,12 @@ def stop_words() -> frozenset[str]:
 
 
 def content_words(text: str) -> list[str]:
-    """The words of a text that are no stop words, in order."""
-    return [match[0] for match in _WORD.finditer(text) if match[0].lower() not in stop_words()]
+    """The words of a text that are no stop words, in order, without those that announce an answer."""
+    return [
+        match[0]
+        for match in _WORD.finditer(_FINAL_ANSWER.sub("", text))
+        if match[0].lower() not in _ANNOUNCING | stop_words()
+    ]
 
 
 def query_from(words: Sequence[Word], max_uncertainty: float, question: str, previous: str) -> str:

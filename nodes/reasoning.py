@@ -21,13 +21,16 @@ async def pseudo_generate(state: SeaKRState, context: SeaKRContext, resources: R
     Without self-aware retrieval every step retrieves: U is not needed and stays null.
     """
     completion, estimate = await continue_with_uncertainty(
-        step_prompt(state["question"], state["knowledge"], state["rationales"], context),
+        await step_prompt(state["question"], state["knowledge"], state["rationales"], context, resources),
         context,
         resources,
         measure=context.self_aware_retrieval,
     )
     return {
-        "draft": {**draft_of(completion), "uncertainty": estimate.uncertainty},
+        "draft": {
+            **draft_of(completion, whole=context.mode == "one_pass"),
+            "uncertainty": estimate.uncertainty,
+        },
         "query": None,
         "kept": None,
         "warnings": [*_warnings(completion), *estimate.warnings],
@@ -35,19 +38,26 @@ async def pseudo_generate(state: SeaKRState, context: SeaKRContext, resources: R
 
 
 async def draft_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
-    """The step that the model writes from the knowledge kept so far."""
+    """The step that the model writes from the knowledge kept so far; FLARE's paper writes it from none."""
     # with the probabilities of its words it may be thrown away
     stands = "logprobs" not in context.needs()
+    knowledge = state["knowledge"] if context.shows_collected() else []
     with showing(_beginning_of_answer) if stands else nullcontext():
-        completion = await _next_step(state, context, resources)
+        completion = await _next_step(state, knowledge, context, resources)
     return {"draft": draft_of(completion), "query": None, "kept": None, "warnings": _warnings(completion)}
 
 
 async def write_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
-    """The step that the model writes with the snippet just kept; if it is empty, the draft stands."""
+    """The step that the model writes with the snippets just kept; if it is empty, the draft stands.
+
+    It is written from all knowledge kept so far, in FLARE's paper from these snippets alone.
+    """
+    kept, knowledge = state["kept"], state["knowledge"]
+    if not context.shows_collected():
+        knowledge = knowledge[len(knowledge) - len(kept["chunk_ids"] if kept else []) :]
     with showing(_beginning_of_answer):
-        completion = await _next_step(state, context, resources)
-    written, kept = draft_of(completion), state["kept"]
+        completion = await _next_step(state, knowledge, context, resources)
+    written = draft_of(completion)
     if kept and written["rationale"]:
         return {"kept": {**kept, "rationale": written["rationale"]}}
     return {"kept": None, "draft": state["draft"] or written, "warnings": _warnings(completion)}
@@ -63,7 +73,7 @@ async def append_rationale(state: ReasoningState, context: ReasoningContext, res
         "draft": draft,
         "query": state["query"],
         "attempts": state["attempts"] if state["query"] is not None else [],
-        "chunk_id": kept["chunk_id"] if kept else None,
+        "chunk_ids": kept["chunk_ids"] if kept else [],
         "rationale": rationale,
         "uncertainty": written["uncertainty"],
     }
@@ -81,12 +91,14 @@ def _stop_reason(rationale: str, state: ReasoningState, context: ReasoningContex
         return "step_repeated"
     if context.ends_with_documents and len(state["knowledge"]) >= context.documents() > 0:
         return "max_docs"
-    return "max_steps" if len(state["steps"]) + 1 >= context.max_steps else None
+    return "max_steps" if len(state["steps"]) + 1 >= context.steps() else None
 
 
-async def _next_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> Completion:
-    llm = await resources.llm(context)
-    messages = prompt.step_messages(state["question"], state["knowledge"], state["rationales"])
+async def _next_step(
+    state: ReasoningState, knowledge: Sequence[Chunk], context: ReasoningContext, resources: Resources
+) -> Completion:
+    llm, examples = await resources.llm(context), await resources.examples(context)
+    messages = prompt.step_messages(state["question"], knowledge, state["rationales"], examples)
     sampling = Sampling(max_tokens=context.max_step_tokens, stop=ONE_LINE, logprobs="logprobs" in context.needs())
     return (await llm.complete(messages, sampling)).completions[0]
 
@@ -104,15 +116,31 @@ def _beginning_of_answer(reply: str) -> str:
     return prompt.beginning_of_answer(reply[start:end])
 
 
-def draft_of(completion: Completion) -> Draft:
-    """The first sentence of a reply, and its words."""
+def draft_of(completion: Completion, *, whole: bool = False) -> Draft:
+    """The first sentence of a reply, or the whole of it, and its words."""
     start, end = first_sentence(completion.text)
+    if whole:
+        end = start + len(completion.text[start:].partition("\n")[0].rstrip())
     return {"rationale": completion.text[start:end], "words": words_of(completion, start, end), "uncertainty": None}
 
 
-def step_prompt(
-    question: str, knowledge: Sequence[Chunk], rationales: Sequence[str], context: ReasoningContext
+async def step_prompt(
+    question: str,
+    knowledge: Sequence[Chunk],
+    rationales: Sequence[str],
+    context: SeaKRContext,
+    resources: Resources,
 ) -> Prompt:
-    """The prompt for the next step."""
-    messages = prompt.step_messages(question, knowledge, rationales)
+    """The prompt for the next step, which is the whole reasoning in a reasoning in one pass."""
+    if context.mode == "one_pass":
+        return await whole_prompt(question, knowledge, context, resources)
+    messages = prompt.step_messages(question, knowledge, rationales, await resources.examples(context))
     return Prompt(question, knowledge, rationales, messages, ONE_SENTENCE, context.max_step_tokens)
+
+
+async def whole_prompt(
+    question: str, knowledge: Sequence[Chunk], context: SeaKRContext, resources: Resources
+) -> Prompt:
+    """The prompt for a whole reasoning in one reply."""
+    messages = prompt.whole_messages(question, knowledge, await resources.examples(context))
+    return Prompt(question, knowledge, [], messages, ONE_LINE, context.max_reasoning_tokens)

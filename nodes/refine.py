@@ -8,7 +8,7 @@ import numpy as np
 from ..models.interfaces import ChatModel
 from ..prompts import answer, passage
 from ..resources.resources import Resources
-from ..retrieval.pool import Pool
+from ..retrieval.pool import Pool, cosines, nearest
 from ..state.dense_rag import DenseRagContext, DenseRagState, Refill, RefinementRound, StopReason
 from ..state.records import Chunk
 from .evidence import scored_chunk
@@ -75,33 +75,38 @@ async def refill(
 ) -> tuple[list[Refill], list[Chunk], list[str]]:
     """The records of the added chunks, the chunks themselves, and warnings."""
     near = [chunk["chunk_id"] for chunk in state["classified"] if chunk["kind"] == context.refill_near]
-    near = near[: max(0, context.max_chunks - len(remaining))]
     if context.refinement != "full" or not near:
         return [], [], []
     retriever = await resources.retriever(context, chunker=state["chunking"])
     pool = await retriever.pool(state["question"], None)
     refills, chunks = await asyncio.to_thread(_nearest_unvisited, pool, near, state["visited"])
+    warnings = []
+    if above := min(len(chunks), max(0, len(remaining) + len(chunks) - context.max_chunks)):
+        refills, chunks = refills[:-above], chunks[:-above]
+        warnings.append(
+            f"Chunks that were not added: {above}, because the context has at most max_chunks = {context.max_chunks} "
+            "chunks; raise max_chunks to add them."
+        )
     fitting = await how_many_fit(state["question"], remaining, chunks, context, await resources.llm(context))
-    left_out = len(chunks) - fitting
-    warnings = [f"{left_out} chunks were not added: the model's window is full."] if left_out else []
+    if fitting < len(chunks):
+        warnings.append(f"{len(chunks) - fitting} chunks were not added: the model's window is full.")
     return refills[:fitting], chunks[:fitting], warnings
 
 
 def _nearest_unvisited(pool: Pool, near: Sequence[str], visited: Collection[str]) -> tuple[list[Refill], list[Chunk]]:
     """For each chunk id in turn, the nearest chunk that is neither visited nor taken for an earlier id."""
     rows = {pool.chunk(row)["id"]: row for row in range(len(pool))}
-    unvisited = np.ones(len(pool), dtype=bool)
-    unvisited[[rows[chunk_id] for chunk_id in visited if chunk_id in rows]] = False
+    taken = {rows[chunk_id] for chunk_id in visited if chunk_id in rows}
     refills: list[Refill] = []
     chunks: list[Chunk] = []
     for chunk_id in near:
-        if chunk_id not in rows or not unvisited.any():  # an external retriever may have lost the chunk
+        if chunk_id not in rows or len(taken) == len(pool):  # an external retriever may have lost the chunk
             continue
-        similarity = np.where(unvisited, pool.vectors @ pool.vectors[rows[chunk_id]], -np.inf)
-        row = int(similarity.argmax())
-        unvisited[row] = False
+        vector = pool.vectors[rows[chunk_id]]
+        row = next(row for row in nearest(pool.vectors, vector, len(taken) + 1) if row not in taken)
+        taken.add(row)
         chunks.append(scored_chunk(pool, row))
-        cosine = float(np.clip(similarity[row], -1, 1))
+        cosine = float(np.clip(cosines(pool.vectors, [row], vector)[0], -1, 1))
         refills.append({"chunk_id": chunks[-1]["id"], "near": chunk_id, "similarity": cosine})
     return refills, chunks
 

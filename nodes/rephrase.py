@@ -19,7 +19,7 @@ async def rephrase(state: RephraseInput, context: DenseContext, resources: Resou
     """
     chunk = state["chunk"]
     text = chunk["text"]
-    llm = await resources.llm(context)
+    llm = await resources.rephraser(context)
     # bytes, not tokens: a server would need one more request to count tokens
     longest = len(text.encode("utf-8", "replace")) // 2 + MARGIN
     sampling = Sampling(max_tokens=longest, thinking=context.thinking)

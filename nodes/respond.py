@@ -3,7 +3,7 @@
 from ..models.answer_stream import show_answer, showing
 from ..prompts import answer, unparsed
 from ..resources.resources import Resources
-from ..state.dense import ORIGINAL, REPEATED, DenseContext, DenseState, ResponseInput, text_key
+from ..state.dense import ORIGINAL, REPEATED, DenseContext, DenseState, ResponseInput, context_key, text_key
 from ..state.dense_rag import DenseRagContext, DenseRagState
 from ..state.records import Chunk
 from .generate import answer_to
@@ -16,7 +16,8 @@ async def contexts(state: DenseState, context: DenseContext, resources: Resource
 
     A chunk that could not be rephrased needs no context of its own: C_i equals C_0, and so does the response.
     """
-    rephrased = [chunk["id"] for chunk in state["evidence"] if rephrasing_of(chunk, state) != chunk["text"]]
+    chunks = enumerate(state["evidence"], 1)
+    rephrased = [context_key(i) for i, chunk in chunks if rephrasing_of(chunk, state) != chunk["text"]]
     return {"context_keys": [ORIGINAL, *rephrased], "response_by_key": None}  # type: ignore[typeddict-item]
 
 
@@ -29,7 +30,8 @@ def rephrasing_of(chunk: Chunk, state: DenseState) -> str:
 def context_of(key: str, state: DenseState) -> ResponseInput:
     """The context with one of the `context_keys`."""
     evidence: list[Chunk] = [
-        {**chunk, "text": rephrasing_of(chunk, state)} if chunk["id"] == key else chunk for chunk in state["evidence"]
+        {**chunk, "text": rephrasing_of(chunk, state)} if context_key(i) == key else chunk
+        for i, chunk in enumerate(state["evidence"], 1)
     ]
     return {"key": key, "question": state["question"], "evidence": evidence}
 

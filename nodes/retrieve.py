@@ -5,10 +5,10 @@ from ..models.interfaces import ChatModel
 from ..prompts import answer, passage
 from ..resources.resources import Resources
 from ..retrieval.pool import Pool, nearest
-from ..state.flow import Flow
 from ..state.records import Chunk
-from ..state.vanilla_rag import VanillaRagContext
+from ..state.vanilla_rag import SelectionContext, SelectionState
 from .evidence import by_similarity, scored_chunk, select_diverse, selectable
+from .search import search
 
 NO_CHUNK_FITS = "Not one chunk fits the model's context window; the answer is made without evidence."
 
@@ -19,10 +19,17 @@ SPARE_TOKENS = 64
 """Tokens of the window left free for the chat template."""
 
 
-async def retrieve(state: Flow, context: VanillaRagContext, resources: Resources) -> Flow:
-    """Write the selected chunks to `evidence`, most similar first; long context keeps the order of the corpus."""
-    retriever = await resources.retriever(context)
-    pool = await retriever.pool(state["question"], context.k if context.selection == "top_k" else None)
+async def retrieve(state: SelectionState, context: SelectionContext, resources: Resources) -> SelectionState:
+    """Write the selected chunks to `evidence`, best first; long context keeps the order of the corpus.
+
+    What was re-ranked goes to `first_stage`.
+    """
+    if context.selection == "top_k":
+        found = await search(state["question"], context, resources)
+        return {"evidence": found.chunks, "first_stage": found.found, "warnings": found.warnings}
+    part = context.is_used("top_n")
+    retriever = await (resources.candidates(context) if part else resources.retriever(context))
+    pool = await retriever.pool(state["question"], context.top_n if part else None)
     k, warnings = selectable(pool, 1 if context.selection == "long_context" else context.k)
     if not k:
         return {"evidence": [], "warnings": warnings}
@@ -30,10 +37,7 @@ async def retrieve(state: Flow, context: VanillaRagContext, resources: Resources
         llm = await resources.llm(context)
         chunks = await chunks_that_fit(state["question"], pool, context.max_answer_tokens, llm)
         return {"evidence": chunks, "warnings": warnings if chunks else [*warnings, NO_CHUNK_FITS]}
-    if context.selection == "top_k":
-        rows = list(range(k))
-    else:
-        rows = (await select_diverse(pool, context.selection, [context.fixed_lambda], k))[0].tolist()
+    rows = (await select_diverse(pool, context.selection, [context.fixed_lambda], k))[0].tolist()
     return {"evidence": [scored_chunk(pool, row) for row in by_similarity(rows, pool)], "warnings": warnings}
 
 

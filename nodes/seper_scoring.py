@@ -15,7 +15,7 @@ from ..models.interfaces import ChatModel, Completion, Judge
 from ..prompts import answer as prompt
 from ..state.answer_text import normalised
 from ..state.records import Chunk
-from ..state.seper import Belief, Cluster, ResponseJudgements, SampledResponse, SePerContext
+from ..state.seper import LIKELIEST, Belief, Cluster, ResponseJudgements, SampledResponse, SePerContext
 from ..uncertainty import gold_matches, response_weights, semantic_clusters, seper_hard, seper_soft
 from .entailment_pairs import AnswerPairs, PairProbabilities, is_judged, judge_pairs, likeliest_label
 from .generate import sampled_answers
@@ -45,9 +45,11 @@ async def sample_side(
     question: str, chunks: Sequence[Chunk], context: SePerContext, llm: ChatModel
 ) -> tuple[list[SampledResponse], list[str]]:
     """n responses to the question from the chunks, or without chunks, sampled in one request; and warnings."""
-    sampling = replace(sampled_answers(context), logprobs=True)
+    sampling = replace(
+        sampled_answers(context), top_p=context.top_p, top_k=context.top_k, stop=context.stop_texts, logprobs=True
+    )
     completions = (await llm.complete(prompt.messages(question, chunks), sampling)).completions
-    logs = [[token.logprob for token in completion.tokens] for completion in completions]
+    logs = [_log_probs(completion, context) for completion in completions]
     weights = response_weights(logs, context.likelihood).tolist()
     responses = [_response(*parts) for parts in zip(completions, logs, weights, strict=True)]
     reasons = list(dict.fromkeys(completion.why_empty for completion in completions if completion.why_empty))
@@ -66,6 +68,8 @@ async def judge_sides(
     """
     texts = [([response["text"] for response in responses], answers) for responses, answers in sides]
     pairs = [AnswerPairs(_pairs(responses, answers, context)) for responses, answers in texts]
+    if context.question_mark and not question.endswith("?"):
+        question += "?"
     judged = await judge_pairs(judge, question, pairs)
     return [_judgements(*side, probabilities, context) for side, probabilities in zip(texts, judged, strict=True)]
 
@@ -89,7 +93,9 @@ def belief_of(responses: Sequence[SampledResponse], judgements: ResponseJudgemen
         if clusters is not None and matches is not None:
             return seper_hard(weights, clusters, matches[:, answers], context.several_answers)
         backward = _array(entailed)[:, answers] if entailed else None
-        return seper_soft(weights, _array(entails)[:, answers], backward, context.several_answers)
+        several = context.several_answers
+        assert several != "union"  # noqa: S101 - the context refuses it with the soft rule
+        return seper_soft(weights, _array(entails)[:, answers], backward, several)
 
     every_answer = range(len(entails[0]))
     return {
@@ -118,6 +124,13 @@ def likeliest_answer(responses: Sequence[SampledResponse]) -> str:
             first.setdefault(form, response["text"])
             weights[form] = weights.get(form, 0.0) + response["weight"]
     return first[max(weights, key=lambda form: weights[form])] if weights else ""
+
+
+def _log_probs(completion: Completion, context: SePerContext) -> list[float]:
+    logs = [token.logprob for token in completion.tokens]
+    # the authors' code keeps the end-of-turn token of a response that has no other
+    ends = len(logs) > 1 and completion.finish_reason == "stop" and not completion.tokens[-1].text
+    return logs[:-1] if ends and not context.end_of_turn else logs
 
 
 def _response(completion: Completion, logs: Sequence[float], weight: float) -> SampledResponse:
@@ -192,16 +205,30 @@ def _is_likeliest(label: str, table: Labelled) -> NDArray[np.bool_]:
     )
 
 
+def _entails(table: Labelled, context: SePerContext) -> NDArray[np.bool_]:
+    """For each pair: does the first text entail the second, by the threshold τ (section 3.3)?"""
+    if context.entailment_threshold == LIKELIEST:
+        return _is_likeliest("entailment", table)
+    # NaN, a pair that the judge could not label, is below every threshold
+    return _array(_entailment(table)) >= float(context.entailment_threshold)
+
+
 def _semantic_clusters(judgements: ResponseJudgements, context: SePerContext) -> tuple[list[int], NDArray[np.bool_]]:
     """The cluster of each response, [n], and which cluster matches which right answer, [clusters, a]."""
-    entails, contradicts = (_is_likeliest(label, judgements["between"]) for label in ("entailment", "contradiction"))
-    clusters = semantic_clusters(entails, context.cluster_rule, contradicts=contradicts)
+    entails, contradicts = (
+        _entails(judgements["between"], context),
+        _is_likeliest("contradiction", judgements["between"]),
+    )
+    clusters = semantic_clusters(
+        entails, context.cluster_rule, contradicts=contradicts, founder=context.cluster_founder
+    )
     first_members = [clusters.index(cluster) for cluster in range(max(clusters) + 1)]
-
-    def both_ways(label: str) -> NDArray[np.bool_]:
-        return np.stack([_is_likeliest(label, judgements[way])[first_members] for way in ("forward", "backward")])
-
-    return clusters, gold_matches(both_ways("entailment"), both_ways("contradiction"), context.match_rule)
+    both_ways = [[judgements[way][first] for first in first_members] for way in ("forward", "backward")]
+    return clusters, gold_matches(
+        np.stack([_entails(way, context) for way in both_ways]),
+        np.stack([_is_likeliest("contradiction", way) for way in both_ways]),
+        context.match_rule,
+    )
 
 
 def _clusters(

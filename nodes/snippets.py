@@ -4,7 +4,7 @@ import asyncio
 
 from ..resources.resources import Resources
 from ..state.baselines import FlareContext
-from ..state.reasoning import Attempt, AttemptInput, ReasoningState, SearchingContext
+from ..state.reasoning import Attempt, AttemptInput, Kept, ReasoningState, SearchingContext
 from ..state.seakr import SeaKRContext, SeaKRState
 from .query_formulation import query_from
 from .reasoning import draft_of, step_prompt
@@ -14,8 +14,13 @@ NO_STEP = "No snippet leads to a step; the step stands as it was drafted."
 
 
 async def formulate_query(state: ReasoningState, context: SeaKRContext, resources: Resources) -> ReasoningState:
-    """SeaKR's query: the pseudo-generated step without its uncertain words. A repeated query ends the reasoning."""
-    query = await _without_unlikely_words(state, context.word_uncertainty)
+    """SeaKR's query: the pseudo-generated step without its uncertain words. A repeated query ends the reasoning.
+
+    For a reasoning in one pass it is the question.
+    """
+    query = state["question"]
+    if context.mode != "one_pass":
+        query = await _without_unlikely_words(state, context.word_uncertainty)
     if query in state["queries"]:
         return {"query": query, "stop_reason": "query_repeated"}
     return {"query": query, "queries": [query]}
@@ -39,25 +44,30 @@ async def query_from_last_rationale(
 
 
 async def search_snippets(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
-    """Retrieve the k best snippets for the query that are not kept yet."""
+    """Retrieve the k best snippets for the query that are not kept yet; without any SeaKR's reasoning may end."""
     query = state["query"]
     assert query is not None  # noqa: S101 - there is a query
     stage = await resources.first_stage(context)
     kept = {chunk["id"] for chunk in state["knowledge"]}
-    snippets = [chunk for chunk in await stage.search(query, context.tried() + len(kept)) if chunk["id"] not in kept]
-    warnings = [] if snippets else [f"Nothing new was found for '{query}'; the step is written without it."]
-    return {"snippets": snippets[: context.tried()], "attempts": None, "kept": None, "warnings": warnings}  # type: ignore[typeddict-item]
+    count = context.k + (len(kept) if context.found_again == "replace" else 0)
+    snippets = [chunk for chunk in await stage.search(query, count) if chunk["id"] not in kept][: context.k]
+    update: ReasoningState = {"snippets": snippets, "attempts": None, "kept": None}  # type: ignore[typeddict-item]
+    if snippets:
+        return update
+    if context.ends_with_nothing_new():
+        return {**update, "stop_reason": "nothing_new"}
+    return {**update, "warnings": [f"Nothing new was found for '{query}'; the step is written without it."]}
 
 
 async def try_snippet(state: AttemptInput, context: SeaKRContext, resources: Resources) -> SeaKRState:
     """The step that the model writes with one more snippet, and U there."""
     knowledge = [*state["knowledge"], state["snippet"]]
     completion, estimate = await continue_with_uncertainty(
-        step_prompt(state["question"], knowledge, state["rationales"], context), context, resources
+        await step_prompt(state["question"], knowledge, state["rationales"], context, resources), context, resources
     )
     attempt: Attempt = {
         "chunk_id": state["snippet"]["id"],
-        "rationale": draft_of(completion)["rationale"],
+        "rationale": draft_of(completion, whole=context.mode == "one_pass")["rationale"],
         "uncertainty": estimate.uncertainty,
     }
     return {"attempts": [attempt], "warnings": estimate.warnings}
@@ -78,15 +88,21 @@ async def rerank_snippets(state: SeaKRState, context: SeaKRContext, resources: R
         return attempt["uncertainty"] is None, attempt["uncertainty"] or 0.0, positions[attempt["chunk_id"]]
 
     best = min(usable, key=rank)
-    return {"kept": best, "knowledge": [state["snippets"][positions[best["chunk_id"]]]]}
+    kept: Kept = {
+        "chunk_ids": [best["chunk_id"]],
+        "rationale": best["rationale"],
+        "uncertainty": best["uncertainty"],
+    }
+    return {"kept": kept, "knowledge": [state["snippets"][positions[best["chunk_id"]]]]}
 
 
-async def keep_first_snippet(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
-    """Keep the search's best snippet; `write_step` then writes the step with it."""
-    if not state["snippets"]:
+async def keep_snippets(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
+    """Keep the snippets of the search, as many as may be kept; `write_step` then writes the step with them."""
+    best = state["snippets"][: context.documents() - len(state["knowledge"])]
+    if not best:
         return {"kept": None}
-    first = state["snippets"][0]
-    return {"kept": {"chunk_id": first["id"], "rationale": "", "uncertainty": None}, "knowledge": [first]}
+    kept: Kept = {"chunk_ids": [chunk["id"] for chunk in best], "rationale": "", "uncertainty": None}
+    return {"kept": kept, "knowledge": best}
 
 
 async def _without_unlikely_words(state: ReasoningState, max_uncertainty: float) -> str:

@@ -1,6 +1,7 @@
 """Ask a model for a reply that a parser can read: at most twice, the second time with the error named."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from ..errors import ContractFault
@@ -14,10 +15,18 @@ NO_ANSWER = "The model's reply gave no answer: {problem}."
 
 
 async def ask_with_retry(
-    llm: ChatModel, messages: Sequence[Message], sampling: Sampling, parse: Callable[[str], T], *, whole: bool = False
+    llm: ChatModel,
+    messages: Sequence[Message],
+    sampling: Sampling,
+    parse: Callable[[str], T],
+    *,
+    pattern: str | None = None,
+    whole: bool = False,
 ) -> T:
     """Complete the chat and parse the reply. After a reply that breaks the contract, ask once more and name the error.
 
+    pattern: a regular expression of replies that `parse` accepts. A model that can is kept to it while it writes the
+    first reply, unless it may think. The second reply is free, in case the pattern was the cause.
     whole: a reply that was cut off at `max_tokens` breaks the contract too. Raises `ContractFault` when the second
     reply breaks it as well.
     """
@@ -29,7 +38,9 @@ async def ask_with_retry(
             raise ContractFault(completion.why_empty, completion.text)
         return parse(completion.text)
 
-    completion = (await llm.complete(messages, sampling)).completions[0]
+    can_keep_to_it = "pattern" in llm.capabilities and not sampling.thinking
+    first = replace(sampling, pattern=pattern) if can_keep_to_it else sampling
+    completion = (await llm.complete(messages, first)).completions[0]
     try:
         return read(completion)
     except ContractFault as fault:

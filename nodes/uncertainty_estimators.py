@@ -89,7 +89,10 @@ async def greedy_continuation(prompt: Prompt, context: ReasoningContext, llm: Ch
 async def _gram(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
     """The regularised Gram determinant of the hidden states at the ends of k samples (section 3.4)."""
     llm = await resources.llm(context)
-    introspection = await llm.introspect(prompt.messages, _sampling(prompt, context), context.layer or None)
+    states, at = context.quantity()
+    introspection = await llm.introspect(
+        prompt.messages, _sampling(prompt, context), context.layer or None, states=states, at=at
+    )
     rows = [i for i, completion in enumerate(introspection.reply.completions) if completion.text.strip()]
     return Estimate(eigen_score(introspection.states[rows], context.alpha) if len(rows) > 1 else None)
 

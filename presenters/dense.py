@@ -7,12 +7,12 @@ from typing import Any
 
 from ..state.answer_text import normalised
 from ..state.context import BaseContext
-from ..state.dense import ORIGINAL, REPEATED
+from ..state.dense import ORIGINAL, REPEATED, context_key
 from ..traces.recording import Recording
 from ..traces.steps import Step, last_update, named
 from .blocks import Block, Cell, Fold, Row, Table, Tone, Words, answer_cell, num
-from .presenter import Presenter, RetrievalStep, StepSummary, by_node, hidden, warnings
-from .words import counted, names_of, similarities, title_of
+from .presenter import Presenter, RetrievalStep, StepSummary, by_node, hidden, looked_at, warnings
+from .words import counted, measure, names_of, similarities, title_of
 
 LINKS = "1: the two responses entail each other; 0.5: in one direction only; 0: neither."
 
@@ -27,7 +27,7 @@ Classes = Mapping[str, Mapping[str, Any]]
 
 def retrieve_top_k(step: Step) -> StepSummary:
     """How many chunks were retrieved, and their similarity to the question."""
-    return StepSummary(similarities(step.update["evidence"]))
+    return StepSummary(similarities(step.update["evidence"], measure(step.settings)))
 
 
 def rephrase(step: Step) -> StepSummary:
@@ -41,7 +41,7 @@ def rephrase(step: Step) -> StepSummary:
 
 def respond(step: Step) -> StepSummary:
     """r_0 and the r_i as they arrive, each beside the chunk that is rephrased in its context."""
-    names = {chunk["id"]: (f"r_{i}", title_of(chunk)) for i, chunk in enumerate(step.input["evidence"], 1)}
+    names = {context_key(i): (f"r_{i}", title_of(chunk)) for i, chunk in enumerate(step.input["evidence"], 1)}
     names[ORIGINAL] = ("r_0", ORIGINAL_CONTEXT)
     responses: dict[str, str] = {}
     for run in step.ended:
@@ -116,7 +116,9 @@ def verdict(output: Mapping[str, Any]) -> str:
 
 
 def outcome(output: Mapping[str, Any], settings: BaseContext) -> list[Block]:
-    """How certain the answer is."""
+    """How certain the answer is, if nothing else is asked about its certainty."""
+    if looked_at(output):
+        return []
     return [Words(f"{verdict(output)}.", "good" if output["certain"] else "warn")]
 
 

@@ -13,7 +13,7 @@ from ..traces.steps import NodeRun, Step
 from . import dense
 from .blocks import Bar, Bars, Block, Cell, Fold, Row, Table, Words, answer_cell, num
 from .presenter import Presenter, RetrievalStep, StepSummary, by_node
-from .words import counted, names_of, similarities, title_of
+from .words import counted, measure, names_of, similarities, title_of
 
 STOP_REASONS: Mapping[StopReason, str] = {
     "certain": "the answer is certain without refinement",
@@ -31,7 +31,7 @@ JUDGED = {True: "The model finds the context sufficient.", False: "The model fin
 def retrieve_context(step: Step) -> StepSummary:
     """How many of the chunks were retrieved, and their similarity to the question."""
     update = step.update
-    return StepSummary(similarities(update["chunks"], update["chunking"], update["total"]))
+    return StepSummary(similarities(update["chunks"], measure(step.settings), update["chunking"], update["total"]))
 
 
 def measured_context(step: Step) -> StepSummary:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from ..nodes.choose_lambda import retrieval_supports
+from ..nodes.choose_lambda import retrieval_supports, upper_median
 from ..state.df_rag import NO_CHUNKS, CandidateSet, DFRagState, Support
 from ..traces.recording import Recording
 from ..traces.steps import Step, last_update, updates
@@ -29,7 +29,7 @@ def candidates(step: Step) -> StepSummary:
     rows = [
         Row(
             [
-                Cell(lambda_range(candidate["lambdas"])),
+                Cell(lambda_range(candidate["lambdas"], _grid(sets))),
                 Cell(titles_of([chunks[chunk_id] for chunk_id in candidate["chunk_ids"]])),
             ]
         )
@@ -37,7 +37,7 @@ def candidates(step: Step) -> StepSummary:
     ]
     levels = sum(len(candidate["lambdas"]) for candidate in sets)
     words = f"{counted(len(sets), 'distinct chunk set')} at {counted(levels, 'level')} of diversity λ"
-    return StepSummary(words, [Table(["λ", "chunks, most similar first"], rows)])
+    return StepSummary(words, [Table(["λ", "chunks, in the order of the prompts"], rows)])
 
 
 def select_lambdas(step: Step) -> StepSummary:
@@ -60,7 +60,7 @@ def evaluate(step: Step) -> StepSummary:
     rows = []
     for candidate in under_evaluation:
         lambdas = [] if candidate == NO_CHUNKS else sets[candidate]["lambdas"]
-        label = Cell(lambda_range(lambdas) or "no chunks")
+        label = Cell(lambda_range(lambdas, _grid(sets)) or "no chunks")
         if candidate not in scores:
             rows.append(Row([label, Cell("...", tone="dim"), Cell("")]))
             continue
@@ -79,9 +79,10 @@ def choose_lambda(step: Step) -> StepSummary:
     supports: Sequence[Support] = step.update["supports"]
     best = max(entry["support"] for entry in supports)
     tied = sorted(level for entry in supports if entry["support"] == best for level in entry["lambdas"])
-    words = f"λ* = {lambda_star:.1f} with support {figure(best)}"
+    words = f"λ* = {level_name(lambda_star)} with support {figure(best)}"
     if len(tied) > 1:
-        words += f", the upper median of {len(tied)} tied levels ({lambda_range(tied)})"
+        which = "the upper median" if lambda_star == upper_median(tied) else "the nearest to the median of all levels,"
+        words += f", {which} of {len(tied)} tied levels ({lambda_range(tied, _grid(step.state.get('candidates', [])))})"
     return StepSummary(words)
 
 
@@ -111,7 +112,7 @@ def _scores(recording: Recording, sets: Sequence[CandidateSet], plan_length: int
     rows = []
     for level, number in sorted((level, i) for i, candidate in enumerate(sets) for level in candidate["lambdas"]):
         is_star = level == choice.get("lambda_star")
-        cells = [Cell(f"{level:.1f}", number=True), Cell(f"{number + 1}"), *_cells(scores.get(number), spans)]
+        cells = [Cell(level_name(level), number=True), Cell(f"{number + 1}"), *_cells(scores.get(number), spans)]
         total = num(support[level]) if level in support else Cell("")
         rows.append(Row([*cells, total, Cell("λ*" if is_star else "")], is_star))
     is_gain = NO_CHUNKS in scores
@@ -145,26 +146,39 @@ def _sets(sets: Sequence[CandidateSet], chunks: Mapping[str, Mapping[str, Any]])
     rows = []
     for number, candidate in enumerate(sets, 1):
         titles = [f"{names[i]} ({chunks[i].get('score', 0.0):.2f})" for i in candidate["chunk_ids"]]
-        rows.append(Row([Cell(f"{number}"), Cell(lambda_range(candidate["lambdas"])), Cell("; ".join(titles))]))
+        rows.append(
+            Row([Cell(f"{number}"), Cell(lambda_range(candidate["lambdas"], _grid(sets))), Cell("; ".join(titles))])
+        )
     return Table(["set", "λ", "chunks, with similarity to the question"], rows, "The distinct chunk sets")
 
 
-def lambda_range(levels: Sequence[float]) -> str:
-    """Ascending levels, neighbours drawn together: '0.1-0.3, 0.6'."""
+def _grid(sets: Sequence[CandidateSet]) -> list[float]:
+    """All levels λ, ascending."""
+    return sorted(level for candidate in sets for level in candidate["lambdas"])
+
+
+def lambda_range(levels: Sequence[float], grid: Sequence[float]) -> str:
+    """Ascending levels, neighbours in the grid drawn together: '0.1-0.3, 0.6'."""
+    place = {level: number for number, level in enumerate(grid)}
     runs: list[list[float]] = []
     for level in levels:
-        if runs and round(level - runs[-1][-1], 6) == 0.1:
+        if runs and place.get(level) == place.get(runs[-1][-1], -2) + 1:
             runs[-1].append(level)
         else:
             runs.append([level])
-    return ", ".join(f"{run[0]:.1f}" if len(run) == 1 else f"{run[0]:.1f}-{run[-1]:.1f}" for run in runs)
+    return ", ".join(level_name(run[0]) + (f"-{level_name(run[-1])}" if len(run) > 1 else "") for run in runs)
+
+
+def level_name(level: float) -> str:
+    """A level λ with one decimal, or with as many as it has."""
+    return f"{level:.1f}" if round(level, 1) == level else f"{level:g}"
 
 
 def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
     """The chunk set that was chosen."""
     choice = last_update(recording.steps, "choose_lambda")
     if choice.get("evidence"):
-        yield RetrievalStep.whole(f"λ* = {choice['lambda_star']:g}", choice["evidence"])
+        yield RetrievalStep.whole(f"λ* = {level_name(choice['lambda_star'])}", choice["evidence"])
 
 
 presenter = Presenter(

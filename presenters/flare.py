@@ -7,7 +7,12 @@ presenter = Presenter(
     name="FLARE",
     about="FLARE reasons one sentence at a time. If a word of the next sentence is unlikely, it searches for the "
     "sentence without its unlikely words, and the model writes the sentence again with the best snippet.",
-    steps={**reasoning.STEPS, "mask_unlikely_words": reasoning.query, "answer_with_uncertainty": nothing},
+    steps={
+        **reasoning.STEPS,
+        "query_from_last_rationale": reasoning.query,
+        "mask_unlikely_words": reasoning.query,
+        "answer_with_uncertainty": nothing,
+    },
     figures=reasoning.figures,
     outcome=reasoning.outcome,
     retrieval_steps=reasoning.retrieved,

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import nlargest
 from typing import Any, cast
 
+from ..nodes.answer_uncertainty import COUNTED
 from ..nodes.update_frontier import penalty, ranked
 from ..state.answer_text import normalised
 from ..state.context import BaseContext
@@ -14,7 +15,7 @@ from ..traces.recording import Recording
 from ..traces.steps import NodeRun, Step, last_update, named
 from .blocks import Block, Cell, Fold, Pairs, Row, Table, Words, num
 from .exploration import exploration
-from .presenter import Presenter, RetrievalStep, StepSummary, by_node, hidden, uncertainty_sentence, warnings
+from .presenter import Presenter, RetrievalStep, StepSummary, by_node, hidden, own_uncertainty, warnings
 from .words import NO_ANSWER, counted, names_of, shortened, title_of, titles_of
 
 STOP_REASONS: Mapping[StopReason, str] = {
@@ -121,9 +122,11 @@ def _answers(step: Step) -> Words:
     listed = ", ".join([*shown, f"{empty} empty"] if empty else shown)
     if sets is None:
         return Words(f"no penalty: {listed}", "warn")
-    if sets == 1:
-        return Words(f"1 semantic set: {listed}")
-    return Words(f"{sets} semantic sets, scores × {penalty(sets, _settings(step)):.2f}: {listed}", "warn")
+    settings = _settings(step)
+    one = {"semantic_sets": "1 semantic set", "contradictions": "at most 1 contradiction"}[settings.asu]
+    words = one if sets == 1 else f"{sets} {COUNTED[settings.asu]}"
+    factor = penalty(sets, settings, step.input.get("calibration_scores", ()))
+    return Words(f"{words}: {listed}") if factor == 1 else Words(f"{words}, scores × {factor:.2f}: {listed}", "warn")
 
 
 def _entered(entered: Sequence[tuple[int, ScoredDocument]], chunks: Mapping[str, Chunk]) -> Table:
@@ -223,7 +226,7 @@ def _scores(scored: Sequence[ScoredDocument], names: Mapping[str, str], evidence
 def outcome(output: Mapping[str, Any], settings: BaseContext) -> Sequence[Block]:
     """How far the exploration went, why it ended, and the uncertainty."""
     words = f"Documents: {explored(output)}; it ended because {STOP_REASONS[output['stop_reason']]}."
-    return [Words(words), *uncertainty_sentence(output)]
+    return [Words(words), *own_uncertainty(output)]
 
 
 def retrieved(recording: Recording) -> Iterator[RetrievalStep]:

@@ -16,8 +16,8 @@ from ..state.context import BaseContext
 from ..state.records import Chunk
 from ..traces.recording import Recording
 from ..traces.steps import Step
-from .blocks import Block, Gauge, Words
-from .words import counted, figure
+from .blocks import Block, Cell, Gauge, Row, Table, Words, num
+from .words import NO_ANSWER, counted, figure, measure
 
 Chunks = tuple[Chunk, ...]
 
@@ -68,7 +68,7 @@ class Presenter:
     name: as its paper writes it; about: what it does, in a few sentences, for readers who do not know the paper; steps:
     what a finished step says; live_steps: the same for steps that also say something while they run; figures: what a
     page shows of a run, as far as it got; outcome: what stands under the answer, of the output and the settings;
-    retrieval_steps: what a run retrieved; score: the name of the chunks' scores.
+    retrieval_steps: what a run retrieved; score: the name of the chunks' scores, empty if it is the search's.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Presenter:
     figures: Callable[[Recording], Sequence[Block]] = lambda recording: ()
     outcome: Callable[[Mapping[str, Any], BaseContext], Sequence[Block]] = lambda output, settings: ()
     retrieval_steps: Callable[[Recording], Iterable[RetrievalStep]] = lambda recording: ()
-    score: str = "similarity to the question"
+    score: str = ""
 
 
 @cache
@@ -89,6 +89,12 @@ def presenter_of(graph: str) -> Presenter:
         if isinstance(found, Presenter):
             return found
     return Presenter(graph)
+
+
+def score_name(graph: str, settings: BaseContext) -> str:
+    """What the scores of a graph's chunks are."""
+    own = "similarity to the question" if measure(settings) == "similarity" else "score"
+    return presenter_of(graph).score or own
 
 
 def summary_of(step: Step) -> StepSummary:
@@ -121,7 +127,7 @@ def outcome_of(graph: str, output: Mapping[str, Any], settings: BaseContext | No
     """What stands under the answer; how sure the graph is, if its presenter says nothing of its own."""
     try:
         shown = presenter_of(graph).outcome(output, settings) if settings is not None else ()
-        return shown or uncertainty_sentence(output)
+        return [*shown, *certainty(output)] or own_uncertainty(output)
     except Exception:
         return [Words("(its figures cannot be shown)", "warn")]
 
@@ -154,6 +160,42 @@ def _with_new(steps: Iterable[RetrievalStep]) -> list[RetrievalStep]:
         _ = [chunk["title"] + chunk["text"] for chunk in (*step.known, *step.first_stage)]
         found.append(replace(step, new=new))
     return found
+
+
+def looked_at(output: Mapping[str, Any]) -> bool:
+    """Did the run end with a look at its answer's certainty, whose uncertainty may be another than the graph's own?"""
+    return bool(output.get("signals") or output.get("certificate"))
+
+
+def own_uncertainty(output: Mapping[str, Any]) -> Sequence[Block]:
+    """The graph's own uncertainty in a sentence; nothing if the run looked at the answer's certainty."""
+    return [] if looked_at(output) else uncertainty_sentence(output)
+
+
+def certainty(output: Mapping[str, Any]) -> Sequence[Block]:
+    """What the look at the answer's certainty found: the uncertainty, the withheld answer, the certificate."""
+    if not looked_at(output):
+        return []
+    blocks = list(uncertainty_sentence(output))
+    certificate = output.get("certificate")
+    if not certificate:
+        return blocks
+    if output["abstained"]:
+        withheld = output["withheld_answer"] or NO_ANSWER
+        blocks.append(Words(f"Not certain enough to answer. The answer that is withheld: {withheld}", "warn"))
+    holds = certificate["holds"]
+    sentence = certificate["sentence"] if holds else f"Nothing is certified of this answer: {certificate['sentence']}"
+    return [*blocks, Words(sentence, "dim" if holds else "warn")]
+
+
+def check_certainty(step: Step) -> StepSummary:
+    """The meanings of the sampled answers, and whether the answer is given."""
+    update = step.update
+    if step.running:
+        return StepSummary()
+    rows = [Row([Cell(meaning[0]), num(len(meaning))]) for meaning in update.get("meanings") or []]
+    table = [Table(["sampled answers, by meaning", "times"], rows)] if rows else []
+    return StepSummary("", [*table, *certainty({**step.state, **update}), *warnings(step)])
 
 
 def uncertainty_sentence(output: Mapping[str, Any]) -> Sequence[Block]:
@@ -214,5 +256,5 @@ def hidden(step: Step) -> StepSummary:
     return StepSummary(hidden=True)
 
 
-SHARED: Summaries = {"prepare": preparation, "generate": nothing}
+SHARED: Summaries = {"prepare": preparation, "generate": nothing, "check_certainty": check_certainty}
 """What nodes that most graphs have say, by node name."""

@@ -17,6 +17,7 @@ STOP_REASONS: Mapping[StopReason, str] = {
     "max_steps": "the limit max_steps is reached",
     "max_docs": "the limit max_docs is reached",
     "query_repeated": "the query was searched for before",
+    "nothing_new": "the search found no new snippet",
     "step_repeated": "a sentence repeats an earlier one",
     "step_empty": "the model wrote no further sentence",
 }
@@ -46,12 +47,11 @@ def search_snippets(step: Step) -> StepSummary:
     return chunks_found(step.update["snippets"], "new snippet")
 
 
-def keep_snippet(step: Step) -> StepSummary:
-    """The snippet that is kept."""
+def keep_snippets(step: Step) -> StepSummary:
+    """The snippets that are kept."""
     if not step.update["kept"]:
         return StepSummary("nothing to keep")
-    (chunk,) = step.update["knowledge"]
-    return StepSummary(f"keeps {title_of(chunk)}")
+    return StepSummary(f"keeps {', '.join(map(title_of, step.update['knowledge']))}")
 
 
 def append_rationale(step: Step) -> StepSummary:
@@ -63,7 +63,7 @@ def append_rationale(step: Step) -> StepSummary:
 
 
 STEPS = by_node(draft_step, search_snippets, write_step, append_rationale) | {
-    "keep_first_snippet": keep_snippet,
+    "keep_snippets": keep_snippets,
     "answer_from_rationales": nothing,
 }
 """What the nodes say that several of these graphs have."""
@@ -96,7 +96,7 @@ def reasoning_table(steps: Sequence[ReasoningStep], names: Mapping[str, str]) ->
                 Cell(f"{number}", number=True),
                 Cell(step["rationale"]),
                 Cell(step["query"]) if step["query"] else Cell("nothing", tone="dim"),
-                Cell(names[step["chunk_id"]] if step["chunk_id"] else ""),
+                Cell(", ".join(names[chunk_id] for chunk_id in step["chunk_ids"])),
             ]
         )
         for number, step in enumerate(steps, 1)
@@ -108,7 +108,7 @@ def stop_words(recording: Recording) -> list[Block]:
     """Why the reasoning ended; nothing if the run broke off before."""
     reasons = [
         update["stop_reason"]
-        for node in ("append_rationale", "formulate_query")
+        for node in ("append_rationale", "formulate_query", "search_snippets")
         for update in updates(recording.steps, node)
         if update.get("stop_reason")
     ]
@@ -121,7 +121,8 @@ def outcome(output: Mapping[str, Any], settings: BaseContext) -> list[Block]:
     names = names_of(output["evidence"])
     sentences = []
     for number, step in enumerate(steps, 1):
-        source = f" (from {names.get(step['chunk_id'], step['chunk_id'])})" if step["chunk_id"] else ""
+        kept = ", ".join(names.get(chunk_id, chunk_id) for chunk_id in step["chunk_ids"])
+        source = f" (from {kept})" if kept else ""
         sentences.append((f"{number}", sentence(step["rationale"]) + source))
     reason = STOP_REASONS[output["stop_reason"]]
     title = f"The reasoning, {counted(len(steps), 'step')}; it ended because {reason}:"

@@ -86,7 +86,7 @@ def _bars(steps: Sequence[ReasoningStep], threshold: float) -> Bars:
     for number, step in enumerate(steps, 1):
         if step["draft"] is not None:
             bars.append(_bar(f"step {number}, without a snippet", step["draft"]["uncertainty"]))
-        if step["chunk_id"] is not None:
+        if step["chunk_ids"]:
             bars.append(_bar(f"step {number}, with the snippet kept", step["uncertainty"]))
     note = "SeaKR retrieves above δ. The bars have no zero: they begin below the lowest U."
     return Bars("Uncertainty U of each step", bars, threshold, f"δ = {figure(threshold)}", note)
@@ -102,7 +102,7 @@ def _attempts(
     """A row an attempt. draft_u: U of the step without a snippet; step: to mark the snippet that was kept."""
     rows = []
     for attempt in attempts:
-        kept, u = step is not None and attempt["chunk_id"] == step["chunk_id"], attempt["uncertainty"]
+        kept, u = step is not None and attempt["chunk_id"] in step["chunk_ids"], attempt["uncertainty"]
         change = Cell("") if u is None or draft_u is None else num(u - draft_u, f"{u - draft_u:+.2f}")
         cells = [Cell(names[attempt["chunk_id"]]), _u(u), change, Cell(reasoning.sentence(attempt["rationale"]))]
         rows.append(Row([*cells, Cell("kept" if kept else "")], marked=kept))
@@ -134,7 +134,7 @@ presenter = Presenter(
     "sentences and from the snippets, and chooses the answer with the lower U.",
     steps=reasoning.STEPS
     | by_node(pseudo_generate, choose_strategy)
-    | {"formulate_query": reasoning.query, "rerank_snippets": reasoning.keep_snippet}
+    | {"formulate_query": reasoning.query, "rerank_snippets": reasoning.keep_snippets}
     | dict.fromkeys(("reason_over_rationales", "reason_over_knowledge"), strategy_answer),
     live_steps=by_node(try_snippet),
     figures=figures,

@@ -9,7 +9,7 @@ from ..traces.recording import Recording
 from ..traces.steps import Step, named
 from .blocks import Block, Fold, Pairs, Words
 from .neighbourhood import MOST_TITLES, STOP_REASONS, explored, look_up, look_up_step
-from .presenter import Presenter, RetrievalStep, StepSummary, by_node, hidden, uncertainty_sentence, warnings
+from .presenter import Presenter, RetrievalStep, StepSummary, by_node, hidden, own_uncertainty, warnings
 from .words import NO_ANSWER, counted, titles_of
 
 
@@ -21,6 +21,13 @@ def decompose(step: Step) -> StepSummary:
     else:
         words = f"sub-question {len(step.input['hops']) + 1}: {query}"
     return StepSummary(words, warnings(step))
+
+
+def chain_of_query(step: Step) -> StepSummary:
+    """The same, and the sub-questions that the model plans to ask then."""
+    summary, later = decompose(step), step.update.get("chain", [])[1:]
+    planned = [Words(f"then: {' · '.join(node['question'] for node in later)}", "dim")] if later else []
+    return StepSummary(summary.words, [*planned, *summary.blocks])
 
 
 def neighbourhood(step: Step) -> StepSummary:
@@ -83,7 +90,7 @@ def outcome(output: Mapping[str, Any], settings: BaseContext) -> Sequence[Block]
     if output["changed"]:
         sequential = output["sequential_answer"] or NO_ANSWER
         blocks.append(Words(f"It arrived at: {sequential}. Reading its evidence again changed the answer.", "warn"))
-    return [*blocks, *uncertainty_sentence(output)]
+    return [*blocks, *own_uncertainty(output)]
 
 
 def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
@@ -103,7 +110,7 @@ presenter = Presenter(
     about="SUNAR asks one sub-question after another, each built on the answers so far. Each look-up starts from a "
     "search and explores the neighbours of good documents. At the end the model reads the best evidence of all "
     "sub-questions again.",
-    steps=by_node(decompose, rerank_all_evidence, reason_over_all_evidence, keep_sequential_answer)
+    steps=by_node(decompose, chain_of_query, rerank_all_evidence, reason_over_all_evidence, keep_sequential_answer)
     | {"record_hop": hidden},
     live_steps=by_node(neighbourhood),
     figures=figures,

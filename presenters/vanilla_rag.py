@@ -7,12 +7,16 @@ from ..traces.recording import Recording
 from ..traces.steps import Step, last_update
 from .blocks import Block, Cell, Row, Table, Words, num
 from .presenter import Presenter, RetrievalStep, StepSummary, by_node
-from .words import names_of, similarities
+from .words import measure, names_of, similarities
 
 
 def retrieve(step: Step) -> StepSummary:
-    """How many chunks were retrieved, and their similarity to the question."""
-    return StepSummary(similarities(step.update["evidence"]))
+    """How many chunks were retrieved, and their scores, or what the re-ranker made of them."""
+    chunks = step.update["evidence"]
+    if found := step.update.get("first_stage"):
+        kept = f"{len(chunks)} of {similarities(found, measure(step.settings, reranked=False))}"
+        return StepSummary(f"{kept}, re-ranked: {min(c['score'] for c in chunks):.2f} to {chunks[0]['score']:.2f}")
+    return StepSummary(similarities(chunks, measure(step.settings)))
 
 
 def figures(recording: Recording) -> list[Block]:
@@ -28,13 +32,17 @@ def figures(recording: Recording) -> list[Block]:
         Row([num(rank), Cell(names[chunk["id"]]), num(chunk["score"], f"{chunk['score']:.3f}")])
         for rank, chunk in enumerate(chunks, 1)
     ]
-    return [Table(["rank", "chunk", "similarity to the question"], rows, "The retrieved chunks")]
+    own = "score" if measure(recording.settings) == "score" else "similarity to the question"
+    score = "score of the re-ranker" if retrieval.get("first_stage") else own
+    return [Table(["rank", "chunk", score], rows, "The retrieved chunks")]
 
 
 def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
     """The retrieved chunks."""
-    if evidence := last_update(recording.steps, "retrieve").get("evidence"):
-        yield RetrievalStep.whole(recording.question, evidence)
+    retrieval = last_update(recording.steps, "retrieve")
+    if evidence := tuple(retrieval.get("evidence", ())):
+        found = tuple(retrieval.get("first_stage") or ())[: len(evidence)]
+        yield RetrievalStep(recording.question, evidence, evidence, found, evidence if found else ())
 
 
 presenter = Presenter(

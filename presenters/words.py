@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 NO_ANSWER = "(no answer)"
+
+WITHHELD = "(withheld: not certain enough)"
 """Stands for an empty answer."""
 
 
@@ -59,13 +61,21 @@ def titles_of(chunks: Sequence[Mapping[str, Any]], most: int | None = None) -> s
     return "; ".join([*shown, f"and {more} more"] if more else shown)
 
 
-def similarities(chunks: Sequence[Mapping[str, Any]], chunker: str = "", total: int | None = None) -> str:
-    """'3 of 6 chunks (tokens:128/16), similarity 0.45 to 1.00'."""
+def similarities(chunks: Sequence[Mapping[str, Any]], score: str, chunker: str = "", total: int | None = None) -> str:
+    """'3 of 6 chunks (tokens:128/16), similarity 0.45 to 1.00'. score: see `measure`."""
     if not chunks:
         return "no chunks"
     count = counted(len(chunks), "chunk") if total is None else f"{len(chunks)} of {counted(total, 'chunk')}"
     scores = [chunk["score"] for chunk in chunks]
-    return f"{count}{f' ({chunker})' * bool(chunker)}, similarity {min(scores):.2f} to {max(scores):.2f}"
+    return f"{count}{f' ({chunker})' * bool(chunker)}, {score} {min(scores):.2f} to {max(scores):.2f}"
+
+
+def measure(settings: object, *, reranked: bool = True) -> str:
+    """What the scores of retrieved chunks are: 'similarity' (cosine), or another 'score'. reranked: they may be."""
+    if getattr(settings, "selection", "top_k") != "top_k":
+        return "similarity"
+    other = getattr(settings, "first_stage", "dense") != "dense" or (reranked and getattr(settings, "rerank_n", 0))
+    return "score" if other else "similarity"
 
 
 def megabytes(size: int) -> str:

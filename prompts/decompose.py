@@ -22,6 +22,11 @@ def messages(question: str, hops: Sequence[Hop], *, must_answer: bool = False) -
     return render("decompose", question=question, hops=hops, must_answer=must_answer)
 
 
+def pattern(*, must_answer: bool = False) -> str:
+    """A regular expression of one line in one of the two forms, or in that of the answer; `parse` reads more."""
+    return rf"({'' if must_answer else 'Follow-up|'}Final answer): [^\s*_][^\n]*"
+
+
 def parse(reply: str) -> DecompositionStep:
     """The first line with a follow-up, else the last line with a final answer.
 

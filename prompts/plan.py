@@ -6,8 +6,11 @@ from ..errors import ContractFault
 from ..state.messages import Message
 from . import bare, render
 
-MAX_STEPS = 8
-"""The paper's plans have fewer than three steps on average (section 5.4). Longer plans repeat themselves."""
+
+def pattern(most: int) -> str:
+    """Matches plans of 1 to `most` numbered lines; `parse` reads more."""
+    return r"(\n".join(rf"{step}\) [^\s*_][^\n]{{0,200}}" for step in range(1, most + 1)) + ")?" * (most - 1)
+
 
 _STEP = re.compile(r"^[ \t*_#>-]*(?:step[ \t]*)?\d{1,2}[ \t*_]*[).:](?!\d)(?P<step>.*)$", re.IGNORECASE | re.MULTILINE)
 
@@ -18,9 +21,9 @@ def messages(question: str) -> list[Message]:
 
 
 def parse(reply: str) -> list[str]:
-    """The distinct steps of a reply in their order, at most `MAX_STEPS`; `ContractFault` if it has no step."""
+    """The distinct steps of a reply in their order; `ContractFault` if it has no step."""
     lines = (bare(match["step"]) for match in _STEP.finditer(reply))
     steps = list(dict.fromkeys(step for step in lines if step))
     if not steps:
         raise ContractFault("it has no numbered line such as '1) Find ...'", reply)
-    return steps[:MAX_STEPS]
+    return steps

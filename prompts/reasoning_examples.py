@@ -1,16 +1,25 @@
-"""The in-context examples of `reasoning`: ten questions of our own, each with its reasoning."""
+"""The in-context examples of `reasoning`: ten questions of our own, each with its reasoning, or a file of others."""
 
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import StringConstraints, TypeAdapter, ValidationError
+
+from ..errors import UserFault
+from ..json_files import BrokenJson, content_of, parsed
 
 ENDING = "So the final answer is:"
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, pattern=r"^[^\n]*$")]
 
 
 class Example(NamedTuple):
     """A question, the facts that its answer needs, one sentence each, and the answer."""
 
-    question: str
-    facts: tuple[str, ...]
-    answer: str
+    question: Text
+    facts: tuple[Text, ...]
+    answer: Text
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -73,3 +82,29 @@ EXAMPLES = (
         "gold",
     ),
 )
+
+_EXAMPLES = TypeAdapter(list[Example])
+
+
+def read_examples(name: str) -> tuple[Example, ...]:
+    """The examples that a setting names: the first N of ours, or those of a JSON file. It blocks.
+
+    The file holds a list of objects: question, facts (a list of sentences), answer. Raises `UserFault` for another.
+    """
+    if name.isascii() and name.isdigit() and int(name) <= len(EXAMPLES):
+        return EXAMPLES[: int(name)]
+    form = '[{"question": "...", "facts": ["..."], "answer": "..."}]'
+    advice = f"give a JSON file such as {form}, or a number from 0 to {len(EXAMPLES)}"
+    try:
+        found = _EXAMPLES.validate_python(parsed(content_of(Path(name).expanduser())))
+    except OSError as fault:
+        raise UserFault(f"There are no examples at '{name}' ({fault.strerror}): {advice}.") from fault
+    except BrokenJson as fault:
+        raise UserFault(f"The examples in '{name}' cannot be read ({fault}, line {fault.line}): {advice}.") from fault
+    except ValidationError as fault:
+        error = fault.errors()[0]
+        number, *field = error["loc"] or [-1]
+        place = ", ".join([f"example {int(number) + 1}", *map(str, field)]) if error["loc"] else "the file"
+        message = f"The examples in '{name}' cannot be used ({place}: {error['msg']}): {advice}."
+        raise UserFault(message) from fault
+    return tuple(found)

@@ -15,13 +15,27 @@ _LINE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _SCORE = re.compile(rf"([0-{MAX_SCORE}])(?:\.0|\s*/\s*{MAX_SCORE})?")
-_ANSWER = re.compile(r"\A[\s*_]*answer[\s*_]*[:=]", re.IGNORECASE)
+_SEPARATOR = re.compile(
+    r"\||[.,;–—-]?[ \t*_]{0,9}(?<![^\W_])(?=(?:short[ \t]{1,9})?(?:explanation|answer)[ \t*_]{0,9}[:=])", re.IGNORECASE
+)
+"""What stands between score and answer: a bar, or the label alone as in the paper's own form (figure 10)."""
+_LABEL = re.compile(r"\A[\s*_]*(?:short[ \t]+)?(?:explanation|answer)[\s*_]*[:=]", re.IGNORECASE)
 _NO_ANSWER = {"", "none", "none.", "n/a", "unknown"}
 
 
-def messages(plan: Sequence[str], chunks: Sequence[Chunk]) -> list[Message]:
-    """Ask for the report on one chunk set."""
-    return render("report", plan=plan, chunks=chunks)
+def messages(plan: Sequence[str], chunks: Sequence[Chunk], *, examples: bool = True) -> list[Message]:
+    """Ask for the report on one chunk set. examples: with the worked examples (few-shot), or without (zero-shot)."""
+    turns = render("report", plan=plan, chunks=chunks)
+    return turns if examples else [turns[0], turns[-1]]
+
+
+def pattern(steps: int) -> str:
+    """A regular expression of reports with one line for each step; `parse` reads more.
+
+    An answer has at most 200 characters: a model that goes on would not reach the last step.
+    """
+    line = rf"\) score: [0-{MAX_SCORE}] \| answer: [^\n]{{1,200}}"
+    return r"\n".join(f"{step}{line}" for step in range(1, steps + 1))
 
 
 def parse(reply: str, steps: int) -> tuple[list[int], list[str]]:
@@ -35,9 +49,9 @@ def parse(reply: str, steps: int) -> tuple[list[int], list[str]]:
     for step in range(1, steps + 1):
         if step not in lines:
             raise ContractFault(f"it has no line '{step}) score: ... | answer: ...'", reply)
-        score, _, answer = lines[step].partition("|")
-        scores.append(_score(step, bare(score, ":="), reply))
-        answer = bare(_ANSWER.sub("", answer, count=1))
+        score, *rest = _SEPARATOR.split(lines[step], maxsplit=1)
+        scores.append(_score(step, bare(score, ":=").removesuffix("."), reply))
+        answer = bare(_LABEL.sub("", "".join(rest), count=1))
         answers.append("" if answer.lower() in _NO_ANSWER else answer)
     return scores, answers
 

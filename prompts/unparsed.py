@@ -9,6 +9,7 @@ from . import render
 
 YES, NO = "yes", "no"
 SCORES = ("0", "1", "2", "3", "4", "5")
+RATINGS = tuple(str(rating) for rating in range(1, 11))
 
 
 def choice(step: str, chunks: Sequence[Chunk]) -> list[Message]:
@@ -29,8 +30,7 @@ def entailment(question: str, first: str, second: str) -> list[Message]:
 
     Question and answers are put on one line each, because a line break ends an answer in the prompt.
     """
-    question, first, second = (" ".join(text.split()) for text in (question, first, second))
-    return render("entailment", question=question, first=first, second=second)
+    return render("entailment", question=_line(question), first=_line(first), second=_line(second))
 
 
 def sufficient(question: str, chunks: Sequence[Chunk]) -> list[Message]:
@@ -46,6 +46,19 @@ def summary(question: str, chunks: Sequence[Chunk]) -> list[Message]:
 def meta_evidence(question: str, hops: Sequence[Hop], sequential_answer: str, chunks: Sequence[Chunk]) -> list[Message]:
     """SUNAR's meta evidence reasoner (section 3.2): the answer from the path and the meta evidence, if there is any."""
     return render("meta_evidence", question=question, hops=hops, sequential_answer=sequential_answer, chunks=chunks)
+
+
+def contribution(question: str, chunks: Sequence[Chunk], answer: str) -> list[Message]:
+    """An LLM as the judge of evidence (SePer appendix B.2, direct): which of `RATINGS` is its part in the answer?"""
+    return render("contribution", question=_line(question), chunks=chunks, answer=_line(answer))
+
+
+def correctness(question: str, chunks: Sequence[Chunk], answer: str) -> list[Message]:
+    """An LLM as the judge of an answer (SePer appendix B.2, reduction): which of `RATINGS` does the answer get?
+
+    chunks: what the judge is shown; none: it judges by the question alone.
+    """
+    return render("correctness", question=_line(question), chunks=chunks, answer=_line(answer))
 
 
 def query_likelihood(text: str) -> list[Message]:
@@ -64,3 +77,12 @@ def knows(question: str, chunks: Sequence[Chunk], rationales: Sequence[str]) -> 
 def self_information() -> list[Message]:
     """The chat before a passage that is scored. It says nothing about the passage: every sentence is new."""
     return render("self_information")
+
+
+def question_information(question: str) -> list[Message]:
+    """The chat before a passage that is scored as one for the question; compare `self_information`."""
+    return render("question_information", question=question)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

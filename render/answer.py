@@ -8,11 +8,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..presenters.presenter import outcome_of, presenter_of
+from ..presenters.presenter import outcome_of, score_name
 from ..presenters.words import counted, duration, figure, title_of
 from ..state.records import Chunk, Usage
 from ..traces.run import Run
-from .facts import Cost
+from .facts import Cost, shown_answer
 from .sanitize import one_line, sanitize, shortened
 from .terminal import drawn
 
@@ -24,12 +24,12 @@ NAMED = ("corpus", "llm", "encoder", "first_stage", "reranker", "judge", "estima
 
 
 def settings_line(run: Run) -> RenderableType:
-    """The graph with its models and corpora."""
+    """The graph with its models and corpora; a dense search is the encoder's, which is named."""
     fields = type(run.context).model_fields
     settings = [
         f"{(fields[name].title or name).lower()} {value}" if isinstance(value, str) else f"{name} = {value}"
         for name in NAMED
-        if name in fields and (value := getattr(run.context, name)) != ""
+        if name in fields and run.context.is_used(name) and (value := getattr(run.context, name)) not in {"", "dense"}
     ]
     return Text(one_line(f"{run.graph.name}: {', '.join(settings)}"), "dim")
 
@@ -37,7 +37,7 @@ def settings_line(run: Run) -> RenderableType:
 def answer_panel(run: Run) -> RenderableType:
     """The answer, its uncertainty, evidence, warnings and cost, in a frame."""
     return Panel(
-        Group(answer_text(run.output.get("answer")), Text(), *_below(run)),
+        Group(answer_text(shown_answer(run.output)), Text(), *_below(run)),
         title="Answer",
         title_align="left",
         border_style="green",
@@ -49,16 +49,16 @@ def below_answer(run: Run) -> RenderableType:
     return Group(*_below(run), Text())
 
 
-def answer_text(answer: object) -> Text:
+def answer_text(answer: str) -> Text:
     """The answer, with the model's own line breaks."""
-    text = sanitize(str(answer or "")).strip()
+    text = sanitize(answer).strip()
     return Text(text, "bold") if text else Text("(no answer)", "dim")
 
 
 def _below(run: Run) -> list[RenderableType]:
     sections: list[list[RenderableType]] = [
         drawn(outcome_of(run.graph.name, run.output, run.context)),
-        _evidence(run.output.get("evidence") or [], presenter_of(run.graph.name).score),
+        _evidence(run.output.get("evidence") or [], score_name(run.graph.name, run.context)),
         [Text(f"Warning: {one_line(warning)}", "yellow") for warning in run.output.get("warnings") or []],
     ]
     cost = Text(cost_line(run.output, run.seconds), "dim")

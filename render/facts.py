@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ..errors import DubitoError, UserFault
 from ..presenters.presenter import summary_of
-from ..presenters.words import counted, duration
+from ..presenters.words import WITHHELD, counted, duration
 from ..traces.recording import Recording
 from ..traces.steps import Call, Step
 from .sanitize import shortened
@@ -75,7 +75,12 @@ def state_of(recording: Recording) -> str:
 
 def answer_of(recording: Recording) -> str:
     """The answer; empty if there is none."""
-    return str((recording.output or {}).get("answer") or "").strip()
+    return shown_answer(recording.output or {})
+
+
+def shown_answer(output: Mapping[str, Any]) -> str:
+    """The answer of an output, or that it is withheld; empty if there is none."""
+    return WITHHELD if output.get("abstained") else str(output.get("answer") or "").strip()
 
 
 def warnings_of(recording: Recording) -> list[str]:

@@ -1,9 +1,12 @@
 """HTML from templates; `templates/blocks.jinja` draws blocks."""
 
+from collections.abc import Sequence
 from functools import cache
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
+from ..presenters.blocks import Row
 from ..presenters.words import figure, title_of
 from .sanitize import sanitize
 
@@ -24,5 +27,26 @@ def environment(*folders: tuple[str, str]) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals["cells"] = cells
     made.filters |= {"figure": figure, "title_of": title_of}
     return made
+
+
+def cells(row: Row, headings: Sequence[str] | None, matrix: bool) -> Markup:
+    """The cells of a table's row. headings: of the columns, where a phone shows cells below each other.
+
+    Not in a template, because tables have tens of thousands of cells.
+    """
+    parts = []
+    for place, one in enumerate(row.cells):
+        tag = "th scope=row" if matrix and not place else "td"
+        classes = f"{'n ' * one.number}{one.tone}{' heat' * (one.level is not None)}"
+        level = "" if one.level is None else f' style="--l:{one.level:.3f}"'
+        of = "" if headings is None else f' data-of="{_text(headings[place])}"'
+        tip = f' title="{_text(one.tip)}"' if one.tip else ""
+        parts.append(f'<{tag} class="{classes}"{level}{of}{tip}>{_text(one.text)}</{tag[:2]}>')
+    return Markup("".join(parts))  # noqa: S704 - its texts are escaped
+
+
+def _text(text: str) -> str:
+    return escape(sanitize(text))

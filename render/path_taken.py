@@ -27,8 +27,9 @@ class Figure:
 
 
 def figures(recording: Recording) -> list[Figure]:
-    """The figures of the graph and of its subgraphs; empty for a trace without the wiring."""
-    return [_figure(name, edges, recording) for name, edges in recording.wiring.items() if edges]
+    """The figures of the graph and of the subgraphs that ran; empty for a trace without the wiring."""
+    wiring = recording.wiring.items()
+    return [_figure(name, edges, recording) for name, edges in wiring if edges and _runs(name, recording)]
 
 
 def _figure(name: str, edges: Sequence[tuple[str, str, bool]], recording: Recording) -> Figure:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelFault, ModelUnavailable, UserFault
-from ..server_url import checked_url, ollama_url, with_path
+from ..server_url import checked_url, each_url, ollama_url
 from ..settings import settings
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 SAMPLE = "sample"
 QDRANT = "qdrant:"
 CHAT_NAMES = (
-    "embedded, vllm:URL#model, vllm:URL#model&states=URL, ollama:model, http://host:port (any other server), "
-    "engine:folder-or-hub-name, openai:URL#model, hf:folder-or-hub-name, gguf:file"
+    "embedded, vllm:URL#model, vllm:URL,URL#model, vllm:URL#model&states=URL, ollama:model, "
+    "http://host:port (any other server), engine:folder-or-hub-name, openai:URL#model, hf:folder-or-hub-name, gguf:file"
 )
 ENCODER_NAMES = "embedded, st:folder-or-hub-name, openai:URL#model"
 
@@ -73,12 +73,12 @@ def check_server(name: str) -> None:
     from ..models.server_list import listed_models  # noqa: PLC0415 - backends load when first needed
 
     for address in (server_of(name) or "").split("&states="):
-        url = address.partition("#")[0].partition("&")[0]
-        try:
-            if url:
-                listed_models(checked_url(with_path(url), "http://127.0.0.1:8000/v1"))
-        except ModelFault as fault:
-            raise ModelUnavailable(fault.endpoint, 1, fault.reason) from None
+        for url in each_url(address.partition("#")[0].partition("&")[0]):
+            try:
+                if url:
+                    listed_models(checked_url(url, "http://127.0.0.1:8000/v1"))
+            except ModelFault as fault:
+                raise ModelUnavailable(fault.endpoint, 1, fault.reason) from None
 
 
 def _is_folder_or_hub_name(name: str) -> bool:

@@ -12,7 +12,6 @@ from ..models.background import start_in_background
 from ..models.interfaces import ChatModel, Encoder, Judge
 from ..models.metering import Metered, report_progress
 from ..settings import settings
-from ..state.mixins import DocumentGraphContext
 from .live_objects import as_chat_model, as_encoder, as_retriever
 from .opening import QDRANT, check_weights, corpus_path, open_chat_model, open_encoder
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from langchain_core.vectorstores import VectorStore
 
     from ..models.rerankers import Reranker
+    from ..prompts.reasoning_examples import Example
     from ..retrieval.chunked_corpus import ChunkedCorpus
     from ..retrieval.corpus_graph import CorpusGraph
     from ..retrieval.document_graph import DocumentGraph
@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from ..retrieval.index import Index
     from ..retrieval.pool import Retriever
     from ..state.context import BaseContext
+    from ..state.dense import DenseContext
     from ..state.mixins import (
         CorpusContext,
+        DocumentGraphContext,
         EncoderContext,
+        ExamplesContext,
         FirstStageContext,
         JudgeContext,
         RerankerContext,
@@ -45,7 +48,8 @@ class Resources:
     """Open models and corpora.
 
     A live object replaces the name in a context. It can be a chat model, encoder or retriever of dubito or of
-    LangChain (chat model, embeddings, retriever, vector store), an entailment judge, a re-ranker or a document graph.
+    LangChain (chat model, embeddings, retriever, vector store), an entailment judge, a re-ranker, a document graph, or
+    a second chat model for DENSE's rephrasings.
     is_deterministic: by name, for the chat models that got one prompt twice: were the two answers equal?
     """
 
@@ -57,11 +61,13 @@ class Resources:
         *,
         judge: Judge | None = None,
         reranker: Reranker | None = None,
+        rephraser: ChatModel | BaseChatModel | None = None,
         graph: CorpusGraph | None = None,
         around: Callable[[ChatModel], ChatModel] | None = None,
     ) -> None:
         """All arguments are optional; what is missing is opened by name. around: wraps each chat model."""
         self._llm = None if llm is None else as_chat_model(llm)
+        self._rephraser = None if rephraser is None else as_chat_model(rephraser)
         self._around = around or (lambda model: model)
         self._encoder = None if encoder is None else as_encoder(encoder)
         self._retriever = retriever
@@ -70,7 +76,7 @@ class Resources:
         self._graph = graph
         self.is_deterministic: dict[str, bool] = {}
         self._opened: dict[tuple[object, ...], Future[Any]] = {}
-        self._metered: dict[tuple[str, int], Metered] = {}
+        self._metered: dict[tuple[str, str, int], Metered] = {}
         self._lock = threading.Lock()
 
     @property
@@ -80,15 +86,23 @@ class Resources:
 
     async def llm(self, context: BaseContext) -> Metered:
         """The context's chat model, with at most `concurrency` calls at a time; `UserFault` for an unknown name."""
-        name, concurrency = context.llm, context.concurrency
+        return await self._chat_model("llm", context.llm, self._llm, context.concurrency)
 
+    async def rephraser(self, context: DenseContext) -> Metered:
+        """The chat model that rephrases DENSE's chunks: the context's chat model unless another is named or live."""
+        if self._rephraser is None and context.rephraser == "llm":
+            return await self.llm(context)
+        # a live chat model replaces the setting llm alone
+        kind = "llm" if self._llm is None and self._rephraser is None else "rephraser"
+        return await self._chat_model(kind, context.rephraser, self._rephraser, context.concurrency)
+
+    async def _chat_model(self, kind: str, name: str, live: ChatModel | None, concurrency: int) -> Metered:
         async def open_it() -> ChatModel:
-            given = self._llm
-            return self._around(await asyncio.to_thread(open_chat_model, name) if given is None else given)
+            return self._around(await asyncio.to_thread(open_chat_model, name) if live is None else live)
 
-        model = await self._once(("llm", name), open_it)
+        model = await self._once((kind, name), open_it)
         with self._lock:
-            return self._metered.setdefault((name, concurrency), Metered(model, concurrency))
+            return self._metered.setdefault((kind, name, concurrency), Metered(model, concurrency))
 
     async def encoder(self, context: EncoderContext) -> Encoder:
         """The context's encoder, with its on-disk cache; `UserFault` for an unknown name."""
@@ -121,6 +135,16 @@ class Resources:
         uses = () if name.startswith("nli:") else (context.llm, context.encoder, context.concurrency)
         return await self._once(("judge", name, *uses), open_it)
 
+    async def examples(self, context: ExamplesContext) -> tuple[Example, ...]:
+        """The context's in-context examples; `UserFault` for a file that cannot be read."""
+
+        async def open_it() -> tuple[Example, ...]:
+            from ..prompts.reasoning_examples import read_examples  # noqa: PLC0415 - for the graphs that reason
+
+            return await asyncio.to_thread(read_examples, context.examples)
+
+        return await self._once(("examples", context.examples), open_it)
+
     async def reranker(self, context: RerankerContext) -> Reranker:
         """The context's re-ranker, which may use its chat model or encoder; `UserFault` for an unknown name."""
         name = context.reranker
@@ -138,22 +162,52 @@ class Resources:
         uses = () if name.startswith("cross:") else (context.llm, context.encoder, context.concurrency)
         return await self._once(("reranker", name, *uses), open_it)
 
-    async def first_stage(self, context: FirstStageContext) -> FirstStage:
-        """The context's first stage over its corpus. A live retriever replaces every first stage."""
-        name, corpus = context.first_stage, context.corpus
+    async def candidates(self, context: FirstStageContext) -> Retriever:
+        """The context's first stage as a retriever, whose pools have vectors. A live retriever replaces it."""
+        from ..retrieval.first_stage import IndexStage, VectorsOfStage  # noqa: PLC0415
+        from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
+
+        index = await self.retriever(context)
+        if context.first_stage == "dense" or not isinstance(index, Index):
+            return index
+        stage = await self.first_stage(context)
+        assert isinstance(stage, IndexStage)  # noqa: S101 - it is one over an index
+        return VectorsOfStage(stage, index)
+
+    async def first_stage(self, context: FirstStageContext, *, chunker: str | None = None) -> FirstStage:
+        """The context's first stage over its corpus, cut by its chunker or another. A live retriever replaces it."""
+        key = _index_key(context, chunker)
+        name, (corpus, cut_by, *_) = context.first_stage, key
 
         async def open_it() -> FirstStage:
             from ..retrieval.chunked_corpus import cut_corpus  # noqa: PLC0415
             from ..retrieval.first_stage import open_first_stage  # noqa: PLC0415
 
             source: ChunkedCorpus | Retriever | None = None
-            alone = name.strip() == "bm25" and not isinstance(context, DocumentGraphContext)
+            alone = name.strip() == "bm25" and not context.uses_vectors
             if alone and self._retriever is None and not corpus.startswith(QDRANT):
-                source = await cut_corpus(corpus_path(corpus), context.chunker, on_bad_record=context.on_bad_record)
-            source = source or await self.retriever(context)
+                source = await cut_corpus(corpus_path(corpus), cut_by, on_bad_record=context.on_bad_record)
+            source = source or await self.retriever(context, chunker=chunker)
             return await open_first_stage(name, source, settings().cache, _progress(f"reading {corpus}"))
 
-        return await self._once(("first stage", name, *_index_key(context)), open_it)
+        return await self._once(("first stage", name, *key), open_it)
+
+    async def chunks_sha256(self, context: CorpusContext) -> str | None:
+        """The hash of the context's chunks, by which a corpus is known again; None for a live or remote retriever."""
+
+        async def hash_it() -> str | None:
+            from ..retrieval.chunked_corpus import cut_corpus  # noqa: PLC0415
+            from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
+
+            cut = await cut_corpus(corpus_path(context.corpus), context.chunker, on_bad_record=context.on_bad_record)
+            if cut is not None:
+                return cut.chunks_sha256
+            index = await self.retriever(context)
+            return index.manifest.chunks_sha256 if isinstance(index, Index) else None
+
+        if self._retriever is not None or context.corpus.startswith(QDRANT):
+            return None
+        return await self._once(("chunks", *_index_key(context)), hash_it)
 
     async def document_graph(self, context: DocumentGraphContext) -> CorpusGraph:
         """Each document's nearest neighbours under the graph's encoder.

@@ -68,7 +68,7 @@ async def open_bm25(index: Index | ChunkedCorpus, cache: Path, progress: Progres
 
     `UserFault` if the package is missing or the cache folder cannot be written to.
     """
-    _bm25s()
+    await asyncio.to_thread(_bm25s)  # its import reads files
     manifest = Bm25Manifest(chunks=len(index.chunks), chunks_sha256=index.chunks_sha256)
 
     async def build() -> Callable[[Path], None]:

@@ -66,7 +66,6 @@ class WordWindows:
     """Windows of `size` words without overlap, the last one shorter; joined, they are the document."""
 
     def __init__(self, size: int) -> None:
-        """size: words in a window."""
         self._size = size
 
     @property

@@ -15,7 +15,7 @@ from .chunked_corpus import ChunkedCorpus
 from .chunking import Progress
 from .fusion import Fused, Ranker
 from .index import Index
-from .pool import Retriever, at_least_one
+from .pool import Pool, Retriever, at_least_one
 from .sparse import open_sparse
 
 FIRST_STAGE_NAMES = (
@@ -49,15 +49,28 @@ class IndexStage:
     """A first stage that ranks the rows of an index."""
 
     def __init__(self, name: str, ranker: Ranker, index: Index | ChunkedCorpus) -> None:
-        """ranker: ranks this index's rows."""
         self.name = name
-        self._ranker, self._index = ranker, index
+        self.ranker, self._index = ranker, index
 
     async def search(self, query: str, n: int) -> list[Chunk]:
         """See `FirstStage.search`; `hybrid` scores by reciprocal-rank fusion."""
-        rows, scores = await self._ranker.rank(query, at_least_one(n))
+        rows, scores = await self.ranker.rank(query, at_least_one(n))
         chunks = self._index.chunks
         return [_scored(chunks[row], score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]
+
+
+class VectorsOfStage:
+    """A retriever whose pools are what a first stage finds, with the vectors of the index that it searches."""
+
+    def __init__(self, stage: IndexStage, index: Index) -> None:
+        self._stage, self._index = stage, index
+
+    async def pool(self, query: str, top_n: int | None) -> Pool:
+        """See `Retriever.pool`; the top_n chunks are the first stage's best, in its order."""
+        if top_n is None:
+            return await self._index.pool(query, None)
+        rows = (await self._stage.ranker.rank(query, at_least_one(top_n))).rows
+        return (await self._index.pool(query, None)).of(rows)
 
 
 class LiveStage:
@@ -66,7 +79,6 @@ class LiveStage:
     name = "retriever"
 
     def __init__(self, retriever: Retriever) -> None:
-        """retriever: such as a `LangChainRetriever`."""
         self._retriever = retriever
 
     async def search(self, query: str, n: int) -> list[Chunk]:

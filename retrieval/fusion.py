@@ -60,7 +60,6 @@ class Fused:
     """Several rankings of the same rows by reciprocal-rank fusion."""
 
     def __init__(self, rankers: Sequence[Ranker]) -> None:
-        """rankers: run concurrently."""
         self._rankers = rankers
 
     async def rank(self, query: str, n: int) -> Ranking:

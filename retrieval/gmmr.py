@@ -3,6 +3,7 @@
 Both score a chunk c by λ·cos(q,c) + (1−λ)·novelty. The novelty of a chunk falls with its closeness to the chosen set S:
 
     gMMR (DF-RAG, eq. 1-3)   closeness = cos(c, mean of S)          novelty = sqrt(2 − 2·closeness)
+    MMR, DF-RAG's B.2        closeness = cos(c, mean of S)          novelty = −closeness
     MMR                      closeness = max over S of cos(c, s)    novelty = −closeness
 
 *One pass per step.* All λ share one pass over the chunks, and λ with the same chosen set share one column. The pass
@@ -49,13 +50,18 @@ def gmmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Row
     return _sweep(_GMMR, query, chunks, lambdas, k)
 
 
+def mmr_centroid_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
+    """Like `gmmr_sweep`, with a cosine in place of the distance: λ·cos(q,c) − (1−λ)·cos(c, mean of the selected)."""
+    return _sweep(_MMR_CENTROID, query, chunks, lambdas, k)
+
+
 def mmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
     """Like `gmmr_sweep`, with classical MMR: λ·cos(q,c) − (1−λ)·max over the selected s of cos(c,s)."""
     return _sweep(_MMR, query, chunks, lambdas, k)
 
 
 class _Rule(NamedTuple):
-    """The difference between gMMR and MMR.
+    """The difference between gMMR and the two forms of MMR.
 
     anchors: chosen vectors [t, d] → [m, d]; a chunk's closeness is its largest cosine to an anchor;
     novelty: a function of closeness that never increases.
@@ -72,6 +78,7 @@ def _centroid(chosen: F64) -> F64:
 
 
 _GMMR = _Rule(_centroid, lambda closeness: np.sqrt(np.maximum(2 - 2 * closeness, 0)))
+_MMR_CENTROID = _Rule(_centroid, np.negative)
 _MMR = _Rule(lambda chosen: chosen, np.negative)
 
 
@@ -202,16 +209,16 @@ def _best(rows: Rows, chunks: F32, q: F32, anchors: F64, *, lam: float, rule: _R
     for start in range(0, len(rows) if len(rows) > 1 else 0, 256):
         part = rows[start : start + 256]
         vectors = chunks[part].astype(np.float64)
-        closeness = np.max([_dots(vectors, anchor) for anchor in anchors], axis=0)
-        scores = lam * _dots(vectors, q) + (1 - lam) * rule.novelty(closeness)
+        closeness = np.max([dots(vectors, anchor) for anchor in anchors], axis=0)
+        scores = lam * dots(vectors, q) + (1 - lam) * rule.novelty(closeness)
         top = scores.argmax()
         if scores[top] > best:
             best, winner = scores[top], part[top]
     return int(winner)
 
 
-def _dots(vectors: F64, vector: NDArray[np.floating]) -> F64:
-    # unlike a BLAS product, a row's sum does not depend on the other rows
+def dots(vectors: F64, vector: NDArray[np.floating]) -> F64:
+    """The dot products of vectors [n, d] with a vector [d], [n]. Unlike in BLAS, equal rows give equal values."""
     return np.asarray((vectors * vector).sum(axis=1))
 
 

@@ -165,10 +165,11 @@ class Index:
     async def pool(self, query: str, top_n: int | None) -> Pool:
         """See `Retriever.pool`; for None the vectors are FAISS's own memory, not a copy."""
         question = await self._question(query)
+        whole = Pool(question, self._rows, self._chunk, self.problems)
         if top_n is None:
-            return Pool(question, self._rows, self._chunk, self.problems)
-        nearest = (await asyncio.to_thread(self._nearest, question, min(at_least_one(top_n), len(self._chunks)))).rows
-        return Pool(question, self._rows[nearest], lambda i: self._chunk(int(nearest[i])), self.problems)
+            return whole
+        nearest = await asyncio.to_thread(self._nearest, question, min(at_least_one(top_n), len(self._chunks)))
+        return whole.of(nearest.rows)
 
     async def _question(self, query: str) -> Vectors:
         question: Vectors = (await self._encoder.embed([query], query=True))[0]

@@ -151,7 +151,6 @@ class Clusters:
         return cls(np.concatenate([_nearest(part, centres) for part in _parts(vectors)]), count)
 
     def __len__(self) -> int:
-        """The number of clusters."""
         return len(self._ends) - 1
 
     def members(self, cluster: int) -> Rows:

@@ -1,14 +1,16 @@
 """The candidate chunks of a question, before selection."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import UserFault
 from ..models.interfaces import Vectors
 from ..state.records import Chunk
+from .gmmr import dots
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,11 @@ class Pool:
     left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """N."""
         return len(self.vectors)
+
+    def of(self, rows: NDArray[np.int64]) -> Self:
+        """The pool of some of its rows, in this order."""
+        return replace(self, vectors=self.vectors[rows], chunk=lambda row: self.chunk(int(rows[row])))
 
 
 class Retriever(Protocol):
@@ -47,12 +52,21 @@ def at_least_one(n: int) -> int:
 def nearest(vectors: Vectors, vector: Vectors, count: int) -> list[int]:
     """The rows of `vectors` [N, d] with the highest cosines to `vector` [d], highest first. Ties: the lower row first.
 
-    Returns min(count, N) rows.
+    All vectors are L2-normalised. Returns min(count, N) rows. A float32 product of equal rows may differ in its last
+    digits, so the rows that it cannot tell apart are compared in float64.
     """
-    similarity = vectors @ vector
-    if count >= len(similarity):
-        rows = np.arange(len(similarity))
-    else:  # every row tied with the last one is a candidate, so that the lower rows win
-        rows = np.flatnonzero(similarity >= np.partition(similarity, -count)[-count]) if count else np.arange(0)
-    ordered: list[int] = rows[np.lexsort((rows, -similarity[rows]))][:count].tolist()
+    if count < 1 or not len(vectors):
+        return []
+    rows = np.arange(len(vectors))
+    if count < len(vectors):
+        rounded = vectors @ vector
+        error = (len(vector) + 64) * 2.0**-24
+        rows = np.flatnonzero(rounded >= np.partition(rounded, -count)[-count] - 2 * error)
+    similarity = np.concatenate([cosines(vectors, rows[i : i + 256], vector) for i in range(0, len(rows), 256)])
+    ordered: list[int] = rows[np.lexsort((rows, -similarity))][:count].tolist()
     return ordered
+
+
+def cosines(vectors: Vectors, rows: Sequence[int] | NDArray[np.int64], vector: Vectors) -> NDArray[np.float64]:
+    """The cosines of some rows of `vectors` [N, d] to `vector` [d]; equal vectors have equal cosines."""
+    return dots(vectors[rows].astype(np.float64), vector.astype(np.float64))

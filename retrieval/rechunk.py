@@ -71,7 +71,6 @@ class Rechunked:
     """
 
     def __init__(self, retriever: Retriever, chunker: Chunker, encoder: Encoder) -> None:
-        """retriever: gives the chunks; chunker: cuts their documents; encoder: embeds the new chunks."""
         self._retriever, self._chunker, self._encoder = retriever, chunker, encoder
         self._remembered: OrderedDict[str, Pool] = OrderedDict()
         # several event loops may share the pools

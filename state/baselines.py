@@ -1,15 +1,15 @@
 """States and contexts of the baselines of SeaKR: `ircot`, `flare` and `iter_retgen`."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from .capability import Capability
-from .context import Presets
+from .context import PRESET, Presets
 from .flow import Answered, Flow
-from .mixins import FirstStageContext, ReasoningTokens, RetrievalContext, UnitInterval
-from .reasoning import SearchingContext
+from .mixins import AnsweringContext, ExamplesContext, FirstStage, ReasoningTokens, SearchContext, UnitInterval
+from .reasoning import MaxDocs, SearchingContext
 from .records import extend
 
 
@@ -17,6 +17,19 @@ class FlareContext(SearchingContext):
     """Settings of FLARE (Jiang et al. 2023), which searches where a token is unlikely."""
 
     graph: ClassVar[str] = "flare"
+    measures_itself: ClassVar[bool] = True
+    max_docs: MaxDocs = 3
+    passages: Literal["collected", "current"] = Field(
+        default="collected",
+        title="Passages shown",
+        description="The passages from which a step is written. collected: all that were kept, as SeaKR's authors ran "
+        "FLARE. current: those of the step's own search; the draft is written without any, as in FLARE's paper.",
+    )
+    search_first: bool = Field(
+        default=False,
+        title="Search first",
+        description="On: the first step is written with what a search for the question finds, as in FLARE's paper.",
+    )
     likely_from: UnitInterval = Field(
         default=0.8,
         title="Likely from (θ)",
@@ -27,6 +40,10 @@ class FlareContext(SearchingContext):
         title="Mask below (β)",
         description="Leave a word out of the query if it has a token with a probability below this.",
     )
+
+    def shows_collected(self) -> bool:
+        """Is a step written from the snippets of earlier steps, too?"""
+        return self.passages == "collected"
 
     def needs(self) -> frozenset[Capability]:
         """The probabilities of tokens."""
@@ -55,12 +72,13 @@ class IterRetgenOutput(Answered):
     iterations: list[Iteration]
 
 
-class IterRetgenContext(RetrievalContext, FirstStageContext):
+class IterRetgenContext(AnsweringContext, ExamplesContext, SearchContext):
     """Settings of ITER-RETGEN (Shao et al. 2023)."""
 
     graph: ClassVar[str] = "iter_retgen"
     presets: ClassVar[Presets] = SearchingContext.presets
 
+    first_stage: FirstStage = PRESET
     max_reasoning_tokens: ReasoningTokens = 200
     max_iterations: int = Field(
         default=2, ge=1, le=20, title="Iterations (T)", description="The number of times to retrieve and generate."

@@ -1,31 +1,34 @@
-"""The file in which `dubito calibrate` saves a threshold.
+"""The file in which `dubito calibrate` saves a threshold or p-values.
 
-A threshold holds for one technique, one chat model and one set of settings; `Calibration.load` refuses others.
+It holds for one technique, one chat model and one set of settings; `CalibrationFile.load` refuses others.
 """
 
+import hashlib
+import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from ..errors import UserFault
 from ..json_files import content_of, parsed
 from .context import AUTO, BaseContext
+from .records import Certificate
 
-WITHOUT_EFFECT = frozenset({"preset", "concurrency", "on_bad_record"})
+WITHOUT_EFFECT = frozenset({"preset", "concurrency", "on_bad_record", "calibration"})
 """Settings that change no score."""
 
 PLACES = frozenset({"corpus"})
 """Settings that say where a resource is. The same resource may be at another place."""
 
 
-class Calibration(BaseModel):
-    """A threshold, and the technique, model and settings for which it holds.
+class CalibrationFile(BaseModel):
+    """The technique, the model and the settings for which a calibration holds.
 
-    technique: its score is compared with the threshold; model: the identity of the chat model; settings: those that
-    change the score; made_with: the version of dubito, the questions and the corpus, for information only.
+    technique: what is calibrated; model: the identity of the chat model; settings: those that change the calibrated
+    score; made_with: the version of dubito, the questions and the corpus, for information only.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -33,7 +36,6 @@ class Calibration(BaseModel):
     technique: str
     model: str
     settings: dict[str, Any]
-    threshold: FiniteFloat
     made_with: dict[str, Any]
 
     @classmethod
@@ -42,24 +44,36 @@ class Calibration(BaseModel):
 
         Raises `UserFault` if the file is not a calibration, or holds for another technique, model or setting.
         """
+        calibration = cls.read(path, technique)
+        if differences := calibration.differences(technique, context):
+            raise UserFault(
+                f"The calibration '{path}' holds for {differences}: use the settings it was made with, or calibrate "
+                "again."
+            )
+        return calibration
+
+    @classmethod
+    def read(cls, path: str | Path, technique: str) -> Self:
+        """Read a calibration file, whatever it holds for. technique: for the messages.
+
+        Raises `UserFault` if the file is not a calibration, or was changed by hand.
+        """
         path = Path(path).expanduser()
         try:
-            calibration = cls.model_validate(parsed(content_of(path)))
+            content = parsed(content_of(path))
+            calibration = cls.model_validate(content)
         except OSError as fault:
             raise UserFault(
                 f"There is no calibration at '{path}' ({fault.strerror}): make one with dubito calibrate {technique}."
             ) from fault
         except ValueError as fault:  # pydantic's ValidationError is one, and BrokenJson
             raise UserFault(f"'{path}' is not a calibration: make one with dubito calibrate {technique}.") from fault
-        if differences := calibration.differences(technique, context):
-            raise UserFault(
-                f"The threshold in '{path}' holds for {differences}: use the settings it was made with, or calibrate "
-                "again."
-            )
+        if content.get("sha256") != _sha256(content):
+            raise UserFault(f"'{path}' was changed after it was made: make it anew with dubito calibrate {technique}.")
         return calibration
 
     def differences(self, technique: str, context: BaseContext) -> str:
-        """How these settings differ from those the threshold holds for, in words; empty if they do not."""
+        """How these settings differ from those the calibration holds for, in words; empty if they do not."""
         if self.technique != technique:
             return f"{self.technique}, not {technique}"
         if self.model != (model := identity(context.llm)):
@@ -74,18 +88,104 @@ class Calibration(BaseModel):
     def save(self, path: Path) -> None:
         """Write the file in one go. Raises `UserFault` if it cannot be written."""
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+        content = self.model_dump(mode="json")
+        content["sha256"] = _sha256(content)
         try:
-            partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             partial.replace(path)
         except OSError as fault:
             partial.unlink(missing_ok=True)
             raise UserFault(f"The calibration cannot be written to '{path}': {fault.strerror}.") from fault
 
 
+class Calibration(CalibrationFile):
+    """A threshold; the technique's score is compared with it."""
+
+    threshold: FiniteFloat
+
+
+class PenaltyCalibration(CalibrationFile):
+    """The numbers of semantic sets under which SUNAR's penalty `conformal` finds the p-value of a batch's number.
+
+    scores: s of one batch of each question, ascending: a batch drawn at random from those that hold the right answer;
+    right: the rule for right answers; left_out: questions without such a batch, those that failed among them.
+    """
+
+    technique: Literal["penalty"]
+    scores: list[int] = Field(min_length=1)
+    right: str
+    left_out: int
+
+
+class AnswerCalibration(Calibration):
+    """The uncertainty up to which a graph's answers are given, and what is promised of them.
+
+    signal: the name of the uncertainty.
+    guarantee: "risk": with probability `confidence`, over the calibration questions, at most the share `alpha` of the
+    answers given is wrong. "kept": a right answer is withheld with probability at most `alpha`. "average": a question
+    is answered wrong with probability at most `alpha`. The last two are over the calibration questions and the question
+    asked together, and `confidence` is null.
+    right: the rule for right answers; n: questions that the threshold was found from; answered, errors: those of them
+    that are answered, and answered wrong; uncertainties: of them, null where unknown; hashes: of their texts; failed:
+    questions without an answer, each of which counts as a wrong answer that is given;
+    corpus: the hash of the chunks, null if it is unknown or each question had its own; context: all settings, with
+    which the calibration can be used.
+    """
+
+    guarantee: Literal["risk", "kept", "average"]
+    signal: str
+    alpha: float
+    confidence: float | None
+    right: str
+    n: int
+    answered: int
+    errors: int
+    failed: int
+    uncertainties: list[float | None] = []
+    hashes: list[str] = []
+    corpus: str | None = None
+    context: dict[str, Any] = {}
+
+    def certificate(self) -> Certificate:
+        """What is promised of a run with these settings."""
+        return {"sentence": self.promise(), "holds": True, "signal": self.signal, "threshold": self.threshold}
+
+    def promise(self) -> str:
+        """The guarantee in a sentence."""
+        like = f"for questions like those of {self.made_with.get('questions', 'the calibration')}"
+        if self.guarantee == "risk":
+            confidence = f"with {percent(self.confidence or 0)} confidence"
+            return f"At most {percent(self.alpha)} of the answers given are wrong, {confidence}, {like}."
+        if self.guarantee == "kept":
+            return f"At least {percent(1 - self.alpha)} of the right answers are given, on average, {like}."
+        return f"At most {percent(self.alpha)} of the questions are answered wrong, on average, {like}."
+
+
+def percent(share: float) -> str:
+    """'20%', '0.5%': not rounded, because a promise of 0.4 % is none of 0 %."""
+    return f"{100 * share:.6g}%"
+
+
+class CascadeCalibration(AnswerCalibration):
+    """The same for a cascade. thresholds: by rung; null for a rung that is not run; `threshold` is the highest."""
+
+    thresholds: dict[str, float | None]
+
+
+def _sha256(content: Mapping[str, Any]) -> str:
+    """The hash of a calibration, by which a change is noticed."""
+    kept = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
 def is_calibration(path: Path) -> bool:
     """Is the file a calibration of any technique?"""
     try:
-        Calibration.model_validate(parsed(content_of(path)))
+        content = parsed(content_of(path))
+        kind = (
+            PenaltyCalibration if isinstance(content, dict) and content.get("technique") == "penalty" else Calibration
+        )
+        kind.model_validate(content)
     except (OSError, ValueError):
         return False
     return True

@@ -34,7 +34,7 @@ from .capability import MEANING, Capability, Means
 from .defaults import ConfiguredValue, check_names, configured_values
 from .wrong_settings import sentence_of
 
-PRESET = "preset"
+PRESET: Final = "preset"
 """The value of a setting that takes the preset's value."""
 
 PROMPT_FIELD = "_prompt"
@@ -61,7 +61,7 @@ Presets = Mapping[str, Mapping[str, str]]
 """For each preset, the values of the settings whose default is `PRESET`."""
 
 ResourceKind = Literal[
-    "chat model", "encoder", "corpus", "judge", "re-ranker", "first stage", "graph encoder", "calibration"
+    "chat model", "encoder", "corpus", "judge", "re-ranker", "first stage", "graph encoder", "calibration", "examples"
 ]
 
 
@@ -248,6 +248,10 @@ class BaseContext(BaseModel):
         with cls._one_sentence(values):
             return cls.model_validate(dict(values), context=UNCHECKED)
 
+    def for_part(self, part: type["BaseContext"]) -> Mapping[str, Any]:
+        """The settings of a subgraph whose context is of the type `part`: those that both have."""
+        return self.model_dump(include=set(part.model_fields))
+
     def unused(self) -> dict[str, str]:
         """Each setting that differs from its default and has no effect, with the setting that is the cause."""
         preset = self.presets.get(self.preset, {})
@@ -279,9 +283,12 @@ class BaseContext(BaseModel):
         because: dict[str, str] = {}
         values: dict[str, str] = {}
         for name, options in self.options().items():
-            if getattr(self, name) == AUTO and self.is_used(name):
+            # a setting may have no effect under what was chosen before
+            if getattr(self, name) == AUTO and self.model_copy(update=values).is_used(name):
                 chosen = next((option for option in options if option.needs <= means), options[0])
-                values[name], because[name] = chosen.value, chosen.because
+                values[name] = chosen.value
+                if chosen.because:
+                    because[name] = chosen.because
         if not values:
             return self
         fitted = self.unchecked(self.model_dump() | values)
@@ -343,7 +350,9 @@ MODELS_WITH: Mapping[Capability, str] = {
     "option_probabilities": f"such as vllm:URL, {_LOCAL}",
     "score": f"such as vllm:URL, {_LOCAL}",
     "seed": f"such as vllm:URL, {_LOCAL}",
+    "pattern": "such as vllm:URL or engine:",
     "hidden_states": f"such as {_LOCAL}, engine:, or a vllm: server started by `dubito serve --hidden-states`",
+    "inner_states": f"such as {_LOCAL} or engine:",
     "energy": f"which are {_LOCAL}",
 }
 """The names of models with a capability, for messages."""

@@ -7,16 +7,21 @@ from langgraph.channels import EphemeralValue
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from .context import Presets, on_local_server
+from .context import AUTO, Presets, names_resource, on_local_server
 from .flow import Answered, Flow, Question
-from .mixins import JudgeContext, RetrievalContext, ThinkingContext
+from .mixins import AnsweringContext, Judge, SearchContext, ThinkingContext
 from .records import Chunk, merge
 
-ORIGINAL = "(original)"
-"""The key of r_0, the response to the original context; no chunk has this id."""
+ORIGINAL = "r_0"
+"""The key of the response to the original context."""
 
-REPEATED = "(repeated)"
+REPEATED = "r_0 again"
 """The key of a second response to the original context."""
+
+
+def context_key(i: int) -> str:
+    """The key of C_i and r_i, i from 1 to k. It is not the chunk's id, because callers choose ids."""
+    return f"r_{i}"
 
 
 def text_key(text: str) -> str:
@@ -55,7 +60,7 @@ class DenseState(Flow, DseFigures, total=False):
     chunks: the caller's chunks; given: whether the caller gave any;
     repeat: whether r_0 is generated twice, to check that the model is deterministic;
     rephrased: c' by `text_key` of c;
-    context_keys: the contexts to answer from, each named by the id of its rephrased chunk, or `ORIGINAL`;
+    context_keys: the contexts to answer from, `ORIGINAL` and the `context_key` of each rephrased chunk;
     response_by_key: the response to each context.
     """
 
@@ -85,10 +90,11 @@ class DenseOutput(Answered, DseFigures):
     """The answer r_0 and the figures that say how uncertain it is."""
 
 
-class DenseContext(ThinkingContext, JudgeContext, RetrievalContext):
+class DenseContext(AnsweringContext, ThinkingContext, SearchContext):
     """Settings of DENSE (sections 4 and 5)."""
 
     graph: ClassVar[str] = "dense"
+    measures_itself: ClassVar[bool] = True
     presets: ClassVar[Presets] = {
         # small chunks, because the embedded models are small and slow on a CPU
         "embedded": {"llm": "embedded", "encoder": "embedded", "chunker": "tokens:128/16", "judge": "embedded"},
@@ -101,6 +107,14 @@ class DenseContext(ThinkingContext, JudgeContext, RetrievalContext):
         },
     }
 
+    judge: Judge = AUTO
+    rephraser: str = Field(
+        default="llm",
+        title="Rephrasing model",
+        description="The chat model that rephrases the chunks. llm: the one that answers, as in the paper. Another: a "
+        "name as for the setting llm.",
+        json_schema_extra=names_resource("chat model", "llm", "embedded"),
+    )
     task: Literal["answer", "summarise"] = Field(
         default="answer",
         title="Task",

@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from langgraph.channels import EphemeralValue
 from typing_extensions import TypedDict
 
-from .records import Chosen, Chunk, Uncertainty, Usage, add_new, add_usage, newest
+from .records import Certificate, Chosen, Chunk, Uncertainty, Usage, add_new, add_usage, newest
 
 
 class Question(TypedDict):
@@ -18,12 +18,19 @@ class Answered(TypedDict):
     """The output of every graph, beside the technique's own figures.
 
     evidence: the chunks that the answer is made from; uncertainty: null if the technique does not measure it;
+    signals: every uncertainty of the answer that was measured, by name, if the settings ask for more than the
+    technique's own; abstained: whether the answer is withheld: `answer` is empty then, and `withheld_answer` has it;
+    certificate: what is promised of the answers that are given, null without a calibration;
     chosen: the settings that were `auto`, by name.
     """
 
     answer: str
     evidence: list[Chunk]
     uncertainty: Uncertainty | None
+    signals: dict[str, float | None]
+    abstained: bool
+    withheld_answer: str
+    certificate: Certificate | None
     chosen: dict[str, Chosen]
     usage: Usage
     warnings: list[str]
@@ -34,6 +41,8 @@ class Flow(TypedDict, total=False):
 
     evidence: the chunks that the answer is made from, most similar to the question first.
     uncertainty: written by the last node. chosen: written by `prepare`.
+    signals, meanings, abstained, withheld_answer, certificate: written by `check_certainty`, if the settings ask for
+    it; meanings: the sampled answers, those that mean the same together.
     warnings: one sentence for each problem that the run worked around.
     settings: the context of the last step. Routers need it when a caller edits a thread's state, because LangGraph
     passes no context then.
@@ -43,6 +52,11 @@ class Flow(TypedDict, total=False):
     answer: str
     evidence: list[Chunk]
     uncertainty: Uncertainty | None
+    signals: dict[str, float | None]
+    meanings: list[list[str]]
+    abstained: bool
+    withheld_answer: str
+    certificate: Certificate | None
     chosen: Annotated[dict[str, Chosen], newest]
     usage: Annotated[Usage, add_usage]
     warnings: Annotated[list[str], add_new]

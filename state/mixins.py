@@ -1,11 +1,14 @@
 """Settings that several techniques share. Each is described once; a technique may give another default and title."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 
-from .context import AUTO, PRESET, BaseContext, Option, names_no_resource, names_resource, unused_with
+from .capability import Capability
+from .context import AUTO, PRESET, UNCHECKED, BaseContext, Option, names_no_resource, names_resource, unused_with
+
+JUDGE = names_resource("judge", "auto", "embedded", "llm")
 
 Judge = Annotated[
     str,
@@ -15,13 +18,33 @@ Judge = Annotated[
         "nli:FOLDER-OR-HUB-NAME: an NLI cross-encoder. embedded: the similarity of the answers' embeddings, an "
         "approximation; similarity:T is the same with the threshold T. auto: the preset's; llm if no encoder is "
         "installed.",
-        json_schema_extra=names_resource("judge", "auto", "embedded", "llm"),
+        json_schema_extra=JUDGE,
     ),
 ]
+Diversity = Literal["gmmr", "mmr_centroid", "mmr"]
+"""The functions that select diverse chunks: see `retrieval.gmmr`."""
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 Samples = Annotated[int, Field(le=1000, title="Samples")]
 Temperature = Annotated[
     float, Field(ge=0.01, le=5.0, title="Temperature", description="The temperature at which samples are drawn.")
+]
+TopP = Annotated[
+    float,
+    Field(
+        ge=0.01,
+        le=1.0,
+        title="Top-p",
+        description="Sample among the most likely tokens that together have this probability.",
+    ),
+]
+TopK = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=1_000_000,
+        title="Top-k",
+        description="Sample among this many of the most likely tokens; 0: among all.",
+    ),
 ]
 ReasoningTokens = Annotated[
     int,
@@ -90,20 +113,33 @@ class RetrievalContext(CorpusContext):
     k: K = 5
 
 
-class FirstStageContext(CorpusContext):
-    """A first stage that searches the corpus."""
+FIRST_STAGE = names_resource("first stage", "bm25", "dense", "hybrid")
 
-    first_stage: str = Field(
-        default=PRESET,
+FirstStage = Annotated[
+    str,
+    Field(
         title="First stage",
         description="The search: bm25, dense (the encoder's index), splade:FOLDER-OR-HUB-NAME, or hybrid (bm25 and "
         "dense, with their ranks fused).",
-        json_schema_extra=names_resource("first stage", "bm25", "dense", "hybrid"),
-    )
+        json_schema_extra=FIRST_STAGE,
+    ),
+]
+TopN = Annotated[int, Field(ge=1, le=100_000, title="Candidates (N)")]
 
 
-class DocumentGraphContext(CorpusContext):
-    """A document graph over the corpus."""
+class FirstStageContext(CorpusContext):
+    """A first stage that searches the corpus."""
+
+    first_stage: FirstStage = PRESET
+
+    @property
+    def uses_vectors(self) -> bool:
+        """Are the chunks' vectors needed, whatever finds the chunks?"""
+        return False
+
+
+class DocumentGraphContext(FirstStageContext):
+    """A first stage, and a document graph over the corpus."""
 
     graph_neighbours: int = Field(
         default=10,
@@ -121,6 +157,14 @@ class DocumentGraphContext(CorpusContext):
         json_schema_extra=names_resource("graph encoder", "embedded") | unused_with(graph_neighbours=[0]),
     )
 
+    @property
+    def uses_vectors(self) -> bool:
+        """The graph is made from vectors."""
+        return True
+
+
+RERANKER = names_resource("re-ranker", "auto", "embedded", "likelihood")
+
 
 class RerankerContext(EncoderContext):
     """A re-ranker."""
@@ -131,13 +175,62 @@ class RerankerContext(EncoderContext):
         description="The model that scores documents for a question. embedded: cosine under the encoder. "
         "cross:FOLDER-OR-HUB-NAME: a cross-encoder. likelihood: how likely the chat model finds the question after the "
         "document. auto: the preset's; likelihood if no encoder is installed.",
-        json_schema_extra=names_resource("re-ranker", "auto", "embedded", "likelihood"),
+        json_schema_extra=RERANKER,
     )
 
     def options(self) -> Mapping[str, Sequence[Option]]:
         """The preset's re-ranker, else the chat model's likelihoods."""
         likelihood = Option("likelihood", frozenset({"score"}), NO_ENCODER)
         return {**super().options(), "reranker": [*_of_preset(self, "reranker"), likelihood]}
+
+
+RerankN = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=100_000,
+        title="Chunks re-ranked",
+        description="Re-rank this many of the best chunks of the first stage, and keep the best k; 0: no re-ranking.",
+    ),
+]
+
+
+class SearchContext(RerankerContext, FirstStageContext, RetrievalContext):
+    """A search for the question, whose best chunks may be re-ranked (SePer, section 5.5)."""
+
+    first_stage: FirstStage = "dense"
+    rerank_n: RerankN = 0
+    reranker: str = Field(
+        default=AUTO,
+        title="Re-ranker",
+        description="The model that scores chunks for the question. cross:FOLDER-OR-HUB-NAME: a cross-encoder. "
+        "likelihood: how likely the chat model finds the question after the chunk. embedded: the encoder's similarity, "
+        "if the first stage is another. auto: the preset's, else likelihood.",
+        json_schema_extra=RERANKER | unused_with(rerank_n=[0]),
+    )
+
+    def options(self) -> Mapping[str, Sequence[Option]]:
+        """The preset's re-ranker if it is not the search's own similarity, else the chat model's likelihoods."""
+        own = self.presets.get(self.preset, {}).get("reranker")
+        papers = [Option(own, frozenset(), "it is the paper's")] if own else []
+        likelihood = Option("likelihood", frozenset({"score"}), "it needs no further model")
+        return {**super().options(), "reranker": [*papers, likelihood]}
+
+    def made_useless_by(self, name: str) -> str | None:
+        """Where nothing is re-ranked, there is nothing for a re-ranker."""
+        return (super().made_useless_by("rerank_n") if name == "reranker" else None) or super().made_useless_by(name)
+
+    @model_validator(mode="after")
+    def _reranks_something_else(self, info: ValidationInfo) -> Self:
+        if info.context is not UNCHECKED and self.rerank_n and self.is_used("reranker"):
+            if self.rerank_n < self.k:
+                raise ValueError(f"rerank_n is {self.rerank_n} and k is {self.k}: re-rank at least k chunks")
+            if self.reranker == "embedded" and self.first_stage == "dense":
+                raise ValueError(
+                    "reranker=embedded scores chunks by the similarity that found them: set reranker to "
+                    "cross:FOLDER-OR-HUB-NAME or likelihood, or another first_stage"
+                )
+        return self
 
 
 class JudgeContext(EncoderContext):
@@ -148,6 +241,83 @@ class JudgeContext(EncoderContext):
     def options(self) -> Mapping[str, Sequence[Option]]:
         """The preset's judge, else the chat model."""
         return {**super().options(), "judge": [*_of_preset(self, "judge"), Option("llm", frozenset(), NO_ENCODER)]}
+
+
+UNSAMPLED = ["own", "likelihood"]
+"""The values of the setting `uncertainty` for which no answers are sampled."""
+
+
+class AnsweringContext(JudgeContext):
+    """How the uncertainty of an answer is measured, and whether the answer is given then.
+
+    measures_itself: does the technique measure an uncertainty of its own?
+    """
+
+    measures_itself: ClassVar[bool] = False
+
+    uncertainty: Literal["own", "likelihood", "semantic_entropy", "disagreement"] = Field(
+        default="own",
+        title="Uncertainty of the answer",
+        description="own: what the technique itself measures. likelihood: the negative log-likelihood of the answer "
+        "that the model writes from the evidence. semantic_entropy: the entropy over the meanings of answers sampled "
+        "from the evidence. disagreement: the share of these that mean something else than the answer.",
+    )
+    answer_samples: int = Field(
+        default=10,
+        ge=2,
+        le=1000,
+        title="Answers sampled",
+        description="The number of answers that are sampled to measure the uncertainty.",
+        json_schema_extra=unused_with(uncertainty=UNSAMPLED),
+    )
+    answer_temperature: Temperature = Field(default=1.0, json_schema_extra=unused_with(uncertainty=UNSAMPLED))
+    judge: Judge = Field(default=AUTO, json_schema_extra=JUDGE | unused_with(uncertainty=UNSAMPLED))
+    calibration: str = Field(
+        default="",
+        title="Calibration",
+        description="A file made by `dubito calibrate`: answers that are less certain than it allows are withheld. "
+        "Empty: every answer is given.",
+        json_schema_extra=names_resource("calibration", ""),
+    )
+
+    def made_useless_by(self, name: str) -> str | None:
+        """Sampled answers are judged, also where the technique itself judges nothing or has no use for an encoder."""
+        sampled = self.uncertainty not in UNSAMPLED
+        if name == "judge" and sampled:
+            return None
+        if name == "encoder" and not sampled and "corpus" not in type(self).model_fields:
+            return "uncertainty"
+        return super().made_useless_by(name)
+
+    @model_validator(mode="after")
+    def _decides_by_something(self, info: ValidationInfo) -> Self:
+        if (
+            info.context is not UNCHECKED
+            and self.calibration
+            and self.uncertainty == "own"
+            and not self.measures_itself
+        ):
+            raise ValueError(
+                f"calibration needs an uncertainty, and {self.graph} measures none of its own: set uncertainty to what "
+                "the calibration was made with"
+            )
+        return self
+
+    def needs(self) -> frozenset[Capability]:
+        """Log-probabilities, to measure the likelihood."""
+        return super().needs() | (frozenset({"logprobs"}) if self.uncertainty == "likelihood" else frozenset())
+
+
+class ExamplesContext(BaseContext):
+    """In-context examples of reasoning."""
+
+    examples: str = Field(
+        default="10",
+        title="In-context examples",
+        description="How many of the ten built-in examples the prompts show, 0 to 10; or a JSON file of others, a list "
+        "of objects with question, facts (a list of sentences) and answer.",
+        json_schema_extra=names_resource("examples", *map(str, range(11))),
+    )
 
 
 class ThinkingContext(BaseContext):

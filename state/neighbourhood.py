@@ -1,19 +1,19 @@
 """State and context of `neighbourhood`, which `sunar` has as a subgraph."""
 
 import math
-from typing import Annotated, ClassVar, Literal, NotRequired, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, NotRequired, Self, get_args
 
 from langgraph.channels import EphemeralValue
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 from typing_extensions import TypedDict
 
-from .context import AUTO, Presets, on_local_server, unused_with
+from .context import AUTO, UNCHECKED, Option, Presets, names_resource, on_local_server, unused_with
 from .flow import Answered, Flow, Question
 from .mixins import (
+    AnsweringContext,
     DocumentGraphContext,
-    FirstStageContext,
     Judge,
-    JudgeContext,
     K,
     RerankerContext,
     Samples,
@@ -24,6 +24,8 @@ from .mixins import (
 from .records import Chunk, extend, merge
 
 Pool = Literal["first_stage", "frontier"]
+Penalty = Literal["1/s", "1/sqrt(s)", "fixed", "conformal", "none"]
+PENALTIES: tuple[Penalty, ...] = get_args(Penalty)
 StopReason = Literal["budget", "exhausted", "converged", "batches"]
 
 MOST_BATCHES = 2_000
@@ -45,8 +47,8 @@ class ScoredDocument(TypedDict):
     """A scored document and how the exploration reached it.
 
     iteration: the number of its batch, from 0; parent: the document whose neighbour it is, null for a document of the
-    first stage; raw_score: the re-ranker's, in (0, 1); number_of_semantic_sets: of the answers sampled from its batch,
-    null if no answers were compared; score: raw_score times the penalty.
+    first stage; raw_score: the re-ranker's, in (0, 1); number_of_semantic_sets: s of the answers sampled from its
+    batch, as the setting `asu` counts it, null if no answers were compared; score: raw_score times the penalty.
     """
 
     chunk_id: str
@@ -76,6 +78,7 @@ class NeighbourhoodState(Flow, total=False):
     batch_ids, pool: the current batch and the pool that it was taken from.
     raw_scores: the re-ranker's, one for each document of the batch.
     sampled_answers, number_of_semantic_sets: of the current batch.
+    calibration_scores: s of the calibration's batches, ascending; empty unless penalty=conformal.
     scored: all scored documents in the order of scoring.
     batches_without_improvement: how many batches in a row did not improve the best documents.
     stop_reason: why the exploration ended, null while it goes on.
@@ -95,6 +98,7 @@ class NeighbourhoodState(Flow, total=False):
     raw_scores: list[float]
     sampled_answers: list[str]
     number_of_semantic_sets: int | None
+    calibration_scores: list[int]
     scored: Annotated[list[ScoredDocument], extend]
     batches_without_improvement: int
     stop_reason: StopReason | None
@@ -107,10 +111,11 @@ class NeighbourhoodOutput(Answered):
     stop_reason: StopReason
 
 
-class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, DocumentGraphContext, FirstStageContext):
+class NeighbourhoodContext(AnsweringContext, ThinkingContext, RerankerContext, DocumentGraphContext):
     """Settings of neighbourhood-aware retrieval with answer semantic uncertainty (SUNAR sections 3.1.2 and 3.2)."""
 
     graph: ClassVar[str] = "neighbourhood"
+    measures_itself: ClassVar[bool] = True
     presets: ClassVar[Presets] = {
         "embedded": {
             "llm": "embedded",
@@ -145,6 +150,12 @@ class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, Docum
         title="First-stage documents",
         description="The number of documents that the first stage finds for a question (the pool R).",
     )
+    first_stage_query: Literal["sub_question", "question"] = Field(
+        default="sub_question",
+        title="First-stage query",
+        description="What the first stage searches for. sub_question: the sub-question, as in the paper. question: the "
+        "question itself, whose documents are then scored for each sub-question, as in the authors' code.",
+    )
     budget: int = Field(
         default=100,
         ge=1,
@@ -155,11 +166,12 @@ class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, Docum
     batch_size: int = Field(
         default=16, ge=1, le=10_000, title="Batch size (b)", description="The number of documents scored in a batch."
     )
-    penalty: Literal["1/s", "1/sqrt(s)", "fixed", "none"] = Field(
+    penalty: Penalty = Field(
         default="1/s",
         title="Penalty",
         description="The factor for a batch's scores if the answers sampled from it form s semantic sets. fixed: "
-        "fixed_penalty if s > 1. none: no answers are sampled (the variant without ASU).",
+        "fixed_penalty if s > 1. conformal: the p-value of s under penalty_file. none: no answers are sampled (the "
+        "variant without ASU; the exploration is then GAR).",
     )
     fixed_penalty: float = Field(
         default=0.5,
@@ -167,7 +179,29 @@ class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, Docum
         le=1.0,
         title="Fixed penalty",
         description="The factor of penalty=fixed.",
-        json_schema_extra=unused_with(penalty=["1/s", "1/sqrt(s)", "none"]),
+        json_schema_extra=unused_with(penalty=[name for name in PENALTIES if name != "fixed"]),
+    )
+    penalty_file: str = Field(
+        default="",
+        title="File of the p-values",
+        description="A file made by `dubito calibrate penalty`, for penalty=conformal.",
+        json_schema_extra=names_resource("calibration", "")
+        | unused_with(penalty=[name for name in PENALTIES if name != "conformal"]),
+    )
+    frontier_score: Literal["penalised", "raw"] = Field(
+        default="penalised",
+        title="Score in the frontier",
+        description="The score of a document with which its neighbours wait in the frontier. penalised: after the "
+        "penalty, as in the paper. raw: before it, as in the authors' code.",
+        json_schema_extra=unused_with(penalty=["none"], graph_neighbours=[0]),
+    )
+    asu: Literal["semantic_sets", "contradictions"] = Field(
+        default="semantic_sets",
+        title="Answer semantic uncertainty (ASU)",
+        description="How s is counted among the sampled answers. semantic_sets: the sets of answers that entail each "
+        "other, as in the paper. contradictions: the pairs of answers of which one contradicts the other, at least 1, "
+        "as in the authors' code.",
+        json_schema_extra=unused_with(penalty=["none"]),
     )
     judge: Judge = Field(default=AUTO, json_schema_extra=unused_with(penalty=["none"]))
     samples: Samples = Field(
@@ -180,10 +214,11 @@ class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, Docum
     temperature: Temperature = Field(default=0.7, json_schema_extra=unused_with(penalty=["none"]))
     sampled_documents: int = Field(
         default=5,
-        ge=1,
+        ge=0,
         le=1000,
         title="Documents sampled from",
-        description="The number of a batch's best documents in the prompt for the sampled answers.",
+        description="The number of a batch's best documents in the prompt for the sampled answers. 0: the whole batch, "
+        "in the order of its pool, as in the authors' code.",
         json_schema_extra=unused_with(penalty=["none"]),
     )
     patience: int = Field(
@@ -202,6 +237,30 @@ class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, Docum
     )
 
     @model_validator(mode="after")
+    def _has_what_the_penalty_needs(self, info: ValidationInfo) -> Self:
+        if info.context is UNCHECKED:
+            return self
+        if self.penalty == "conformal" and not self.penalty_file:
+            raise ValueError(
+                "penalty=conformal needs calibrated p-values: make a file with dubito calibrate penalty, and set "
+                "penalty_file to it"
+            )
+        if self.asu == "contradictions" and self.is_used("asu") and _is_similarity(self.judge):
+            raise ValueError(
+                f"asu=contradictions needs a judge that knows contradictions, which judge={self.judge} does not: set "
+                "judge=llm, or judge to nli:FOLDER-OR-HUB-NAME"
+            )
+        return self
+
+    def options(self) -> Mapping[str, Sequence[Option]]:
+        """Only judges that know contradictions where these are counted."""
+        options = super().options()
+        if self.asu != "contradictions" or not self.is_used("asu"):
+            return options
+        known = [option for option in options["judge"] if not _is_similarity(option.value)]
+        return {**options, "judge": known if len(known) > 1 else [known[0]._replace(because="it knows contradictions")]}
+
+    @model_validator(mode="after")
     def _few_enough_batches(self) -> Self:
         if self.budget > self.batch_size * MOST_BATCHES:
             raise ValueError(
@@ -209,3 +268,8 @@ class NeighbourhoodContext(ThinkingContext, JudgeContext, RerankerContext, Docum
                 f"set batch_size to at least {math.ceil(self.budget / MOST_BATCHES)}, or use a smaller budget"
             )
         return self
+
+
+def _is_similarity(judge: str) -> bool:
+    """Is this judge the similarity of embeddings?"""
+    return judge.partition(":")[0] in {"embedded", "similarity"}

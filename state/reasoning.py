@@ -5,14 +5,17 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from .context import BaseContext, Presets, on_local_server
+from .context import Presets, on_local_server
 from .flow import Answered, Flow
-from .mixins import FirstStageContext
+from .mixins import AnsweringContext, ExamplesContext, FirstStageContext
 from .records import Chunk, extend
 
-StopReason = Literal["answered", "max_steps", "max_docs", "query_repeated", "step_repeated", "step_empty"]
+StopReason = Literal[
+    "answered", "max_steps", "max_docs", "query_repeated", "nothing_new", "step_repeated", "step_empty"
+]
 """Why the reasoning ended: a step gave the final answer; `max_steps` steps are written; `max_docs` snippets are kept;
-the query was searched for before; the step repeats an earlier one; the step is empty."""
+the query was searched for before; the search found no new snippet; the step repeats an earlier one; the step is empty.
+"""
 
 
 class Word(TypedDict):
@@ -38,18 +41,26 @@ class Attempt(TypedDict):
     uncertainty: float | None
 
 
+class Kept(TypedDict):
+    """The snippets that are kept for a step, the step with them, and U there."""
+
+    chunk_ids: list[str]
+    rationale: str
+    uncertainty: float | None
+
+
 class ReasoningStep(TypedDict):
     """A step of the reasoning.
 
     draft: the step before retrieval, null if the graph retrieves first. query: null if nothing was searched for.
-    attempts: the snippets that were tried, in the order of the search. chunk_id: the snippet that was kept.
+    attempts: the snippets that were tried, in the order of the search. chunk_ids: the snippets that were kept.
     rationale: the final sentence; uncertainty: U there, null if not measured.
     """
 
     draft: Draft | None
     query: str | None
     attempts: list[Attempt]
-    chunk_id: str | None
+    chunk_ids: list[str]
     rationale: str
     uncertainty: float | None
 
@@ -68,7 +79,7 @@ class ReasoningState(Flow, total=False):
 
     rationales: R, the sentences so far. knowledge: K, the snippets kept so far. steps: a record for each step.
     Of the current step: draft; query, null if it needs no retrieval; snippets that the search found; attempts, one for
-    each snippet tried; kept, the attempt with the snippet that is kept, null if there is none.
+    each snippet tried; kept, the step with the snippets that are kept, null if there are none.
     queries: all queries so far. stop_reason: null until the reasoning ends.
     """
 
@@ -80,7 +91,7 @@ class ReasoningState(Flow, total=False):
     queries: Annotated[list[str], extend]
     snippets: list[Chunk]
     attempts: Annotated[list[Attempt], extend]
-    kept: Attempt | None
+    kept: Kept | None
     stop_reason: StopReason | None
 
 
@@ -91,23 +102,36 @@ class ReasoningOutput(Answered):
     stop_reason: StopReason
 
 
-class ReasoningContext(BaseContext):
+MaxSteps = Annotated[
+    int,
+    Field(ge=1, le=100, title="Most steps", description="The maximum number of reasoning steps (sentences)."),
+]
+
+
+class ReasoningContext(AnsweringContext, ExamplesContext):
     """Settings of step-by-step reasoning. The steps are the model's thinking, so thinking is always off."""
 
     graph: ClassVar[str] = "cot"
     presets: ClassVar[Presets] = {
-        "embedded": {"llm": "embedded"},
-        "paper": {"llm": on_local_server("meta-llama/Llama-2-7b-chat-hf")},  # SeaKR section 4.1.3
+        "embedded": {"llm": "embedded", "encoder": "embedded", "judge": "embedded"},
+        # SeaKR section 4.1.3
+        "paper": {"llm": on_local_server("meta-llama/Llama-2-7b-chat-hf"), "encoder": "embedded", "judge": "llm"},
     }
     ends_with_documents: ClassVar[bool] = False
     """Whether the reasoning ends when `documents()` snippets are kept, or goes on without more."""
 
-    max_steps: int = Field(
-        default=10, ge=1, le=100, title="Most steps", description="The maximum number of reasoning steps (sentences)."
-    )
+    max_steps: MaxSteps = 10
     max_step_tokens: int = Field(
         default=100, ge=1, le=4096, title="Longest step", description="The maximum length of a step, in tokens."
     )
+
+    def steps(self) -> int:
+        """The maximum number of steps."""
+        return self.max_steps
+
+    def shows_collected(self) -> bool:
+        """Is a step written from the snippets of earlier steps, too?"""
+        return True
 
     def documents(self) -> int:
         """The maximum number of snippets that are kept."""
@@ -118,22 +142,55 @@ BM25_SEARCH = {"encoder": "embedded", "chunker": "words:100", "first_stage": "bm
 """SeaKR section 4.1.3: BM25 over passages of 100 words, for which no encoder is needed."""
 
 
+NO_LIMIT = 10_000
+"""The most snippets that can be kept: those of 100 steps of 100 snippets each."""
+
+MaxDocs = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=NO_LIMIT,
+        title="Most snippets",
+        description=f"The maximum number of snippets that are kept; {NO_LIMIT}: no limit.",
+    ),
+]
+
+
+FoundAgain = Annotated[
+    Literal["preset", "replace", "skip"],
+    Field(
+        title="Snippets found again",
+        description="What a search does with snippets that are kept already. replace: the next best take their places. "
+        "skip: none do, so that it finds fewer.",
+    ),
+]
+
+
 class SearchingContext(FirstStageContext, ReasoningContext):
-    """Settings of step-by-step reasoning that searches a corpus and keeps one snippet per step."""
+    """Settings of step-by-step reasoning that searches a corpus and keeps snippets: those of IRCoT.
+
+    IRCoT searches before every step (Trivedi et al. 2023).
+    """
 
     graph: ClassVar[str] = "ircot"
     presets: ClassVar[Presets] = {
         preset: {**models, **BM25_SEARCH} for preset, models in ReasoningContext.presets.items()
     }
 
-    max_docs: int = Field(
-        default=3, ge=0, le=100, title="Most snippets", description="The maximum number of snippets that are kept."
+    k: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        title="Snippets (k)",
+        description="The number of snippets that a search adds.",
     )
+    found_again: FoundAgain = "replace"
+    max_docs: MaxDocs = NO_LIMIT
+
+    def ends_with_nothing_new(self) -> bool:
+        """Does the reasoning end if a search finds no new snippet?"""
+        return False
 
     def documents(self) -> int:
         """The maximum number of snippets that are kept."""
         return self.max_docs
-
-    def tried(self) -> int:
-        """The number of snippets of a search that are tried."""
-        return 1

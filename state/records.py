@@ -58,6 +58,19 @@ class Uncertainty(TypedDict):
     threshold: float | None
 
 
+class Certificate(TypedDict):
+    """What is promised of the answers that a calibrated graph gives.
+
+    sentence: the promise; holds: whether this run kept to what it was calibrated with; signal, threshold: an answer is
+    given if its uncertainty by this signal is at most the threshold.
+    """
+
+    sentence: str
+    holds: bool
+    signal: str
+    threshold: float
+
+
 class Chosen(TypedDict):
     """The value of a setting that was `auto`, and why it was chosen: a clause."""
 

@@ -1,23 +1,26 @@
 """State and context of `seper`, which measures how much chunks raise a model's belief in the right answer."""
 
-from typing import Annotated, ClassVar, Literal, NotRequired
+from typing import Annotated, ClassVar, Literal, NotRequired, Self
 
 from langgraph.channels import EphemeralValue
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from .capability import Capability
-from .context import Presets, on_local_server, unused_with
-from .flow import Answered, Flow, Question
-from .mixins import JudgeContext, Samples, Temperature
+from .context import Presets, names_no_resource, on_local_server, unused_with
+from .flow import Answered, Question
+from .mixins import JudgeContext, Samples, Temperature, TopK, TopP
 from .records import Chunk, merge
-from .vanilla_rag import VanillaRagContext
+from .vanilla_rag import SelectionContext, SelectionState
 
 Side = Literal["with", "without"]
 """With the chunks in the prompt, or without."""
 
 WITH: Side = "with"
 WITHOUT: Side = "without"
+
+LIKELIEST = "likeliest"
+"""The threshold τ that is not set: entailment holds if it is the likeliest label."""
 
 
 class SePerInput(Question):
@@ -100,7 +103,7 @@ class SePerFigures(TypedDict, total=False):
     without_context: Belief
 
 
-class SePerState(Flow, SePerFigures, total=False):
+class SePerState(SelectionState, SePerFigures, total=False):
     """The state of the measurement.
 
     answers, chunks: the caller's. given: whether the caller gave chunks. responses_by_side, judgements_by_side: the
@@ -126,7 +129,7 @@ class SePerOutput(Answered, SePerFigures):
     """The likeliest answer, and how much the chunks raise the belief in the right one."""
 
 
-class SePerContext(JudgeContext, VanillaRagContext):
+class SePerContext(JudgeContext, SelectionContext):
     """Settings of SePer and ΔSePer (Dai et al., sections 3.3 and 3.4), and of the retrieval that is measured."""
 
     graph: ClassVar[str] = "seper"
@@ -138,6 +141,7 @@ class SePerContext(JudgeContext, VanillaRagContext):
             "encoder": "st:BAAI/bge-base-en-v1.5",
             "chunker": "words:100",
             "judge": "nli:microsoft/deberta-v2-xlarge-mnli",
+            "reranker": "cross:BAAI/bge-reranker-large",
         },
     }
 
@@ -150,6 +154,15 @@ class SePerContext(JudgeContext, VanillaRagContext):
     temperature: Temperature = Field(
         default=1.0,
         description="The temperature at which responses are sampled. At 1 they follow the model's own distribution.",
+    )
+    top_p: TopP = 1.0
+    top_k: TopK = 0
+    stop: str = Field(
+        default="",
+        title="Stop",
+        description="The texts that end a response, separated by commas; \\n is a line break. Empty: the model ends "
+        "it. The authors' code has \\n,Question:,Context:.",
+        json_schema_extra=names_no_resource(),
     )
     rule: Literal["soft", "hard"] = Field(
         default="soft",
@@ -164,17 +177,43 @@ class SePerContext(JudgeContext, VanillaRagContext):
         "P(response entails answer).",
         json_schema_extra=unused_with(rule=["hard"]),
     )
-    several_answers: Literal["max", "mean"] = Field(
+    several_answers: Literal["max", "mean", "union"] = Field(
         default="max",
         title="Several right answers",
         description="max: the belief in the right answer with the highest belief. mean: the mean over all right "
-        "answers.",
+        "answers. union (only with rule=hard): a cluster counts if it matches any right answer.",
     )
     likelihood: Literal["mean", "sum"] = Field(
         default="mean",
         title="Likelihood",
         description="The weight of a response. mean: exp of the mean log-probability of its tokens, so length does not "
         "matter. sum: the product of its tokens' probabilities.",
+    )
+    end_of_turn: bool = Field(
+        default=True,
+        title="End-of-turn token",
+        description="Count the end-of-turn token in the weight of a response, where the model gives it. Off in the "
+        "authors' code.",
+    )
+    question_mark: bool = Field(
+        default=False,
+        title="Question mark",
+        description="Show the judge the question with a question mark at its end, also where it has none. On in the "
+        "authors' code.",
+    )
+    entailment_threshold: str = Field(
+        default=LIKELIEST,
+        title="Entailment threshold (τ)",
+        description="When one text entails another. likeliest: entailment is the judge's likeliest label (the authors' "
+        "code). A number above 0, at most 1: P(entailment) is at least this.",
+        json_schema_extra=names_no_resource() | unused_with(rule=["soft"]),
+    )
+    cluster_founder: Literal["first", "last"] = Field(
+        default="first",
+        title="Founder",
+        description="Which cluster a response joins if it is equivalent to the first responses of several clusters: "
+        "the first of these clusters, or the last (the authors' code).",
+        json_schema_extra=unused_with(rule=["soft"]),
     )
     cluster_rule: Literal["bidirectional", "loose"] = Field(
         default="bidirectional",
@@ -190,6 +229,37 @@ class SePerContext(JudgeContext, VanillaRagContext):
         "and answer entail each other. loose: one entails the other, and neither contradicts the other.",
         json_schema_extra=unused_with(rule=["soft"]),
     )
+
+    @field_validator("entailment_threshold", mode="before")
+    @classmethod
+    def _threshold_or_likeliest(cls, value: object) -> object:
+        text = str(value).strip()
+        try:
+            is_valid = text == LIKELIEST or 0 < float(text) <= 1
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise ValueError(f"must be a number above 0, at most 1, or '{LIKELIEST}' for the judge's likeliest label")
+        return text
+
+    @model_validator(mode="after")
+    def _union_of_clusters(self) -> Self:
+        if self.several_answers == "union" and self.rule == "soft":
+            raise ValueError(
+                "several_answers=union needs clusters, which rule=soft has not: set rule=hard, or several_answers=max"
+            )
+        return self
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """The texts that end a response."""
+        return tuple(text.replace("\\n", "\n") for text in self.stop.split(",") if text)
+
+    def made_useless_by(self, name: str) -> str | None:
+        """A judge by similarity does not read the question."""
+        if name == "question_mark" and self.judge.partition(":")[0] in {"embedded", "similarity"}:
+            return "judge"
+        return super().made_useless_by(name)
 
     def needs(self) -> frozenset[Capability]:
         """The log-probabilities of the responses."""

@@ -1,6 +1,6 @@
 """State and context of `sunar`."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -24,10 +24,19 @@ class Hop(TypedDict):
     stop_reason: StopReason
 
 
+class ChainNode(TypedDict):
+    """A node of SearChain's Chain-of-Query: a sub-question, and the model's own answer to it, empty if unsolved."""
+
+    question: str
+    answer: str
+
+
 class SunarState(Flow, total=False):
     """What flows through SUNAR.
 
     query: the next sub-question, null if there is none.
+    chain, chain_answer: with decomposition=searchain, the nodes from the current sub-question on and the chain's final
+    answer, empty if its last node is unsolved.
     hops: the reasoning path so far.
     evidence_by_id: the best documents of every hop.
     sequential_answer: the answer at the end of the reasoning path.
@@ -37,6 +46,8 @@ class SunarState(Flow, total=False):
     """
 
     query: str | None
+    chain: list[ChainNode]
+    chain_answer: str
     hops: Annotated[list[Hop], extend]
     evidence_by_id: dict[str, Chunk]
     sequential_answer: str
@@ -58,6 +69,13 @@ class SunarContext(NeighbourhoodContext):
     """Settings of SUNAR (section 3) and of its variants: -ASU is penalty=none, -MER is meta_evidence=false."""
 
     graph: ClassVar[str] = "sunar"
+    decomposition: Literal["self_ask", "searchain"] = Field(
+        default="self_ask",
+        title="Decomposition",
+        description="How the question is split. self_ask: the model asks one sub-question after another. searchain: "
+        "the model writes the whole chain of sub-questions with its own answers, look-ups verify these, and after a "
+        "wrong or missing answer it writes the rest anew.",
+    )
     max_hops: int = Field(
         default=6, ge=1, le=100, title="Most sub-questions", description="The maximum number of sub-questions."
     )

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dubito.cli.completion import GRAPH_OF_SETTING
 from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, Token, Tokens, Vectors
 from dubito.prompts.reasoning_examples import ENDING
+from dubito.tests.json_lines import write_lines
 from dubito.tests.scripted import ScriptedChat, ScriptedEncoder, rephrases
 from markdown_it import MarkdownIt
 
@@ -163,7 +165,7 @@ class Talker(ScriptedChat):
         return Reply((Completion(said, "stop", words),) * sampling.n, Tokens(7, len(words) * sampling.n))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
     ) -> Introspection:
         reply = await self.complete(messages, sampling)
         scattered = np.random.default_rng(len(messages[-1]["content"])).normal(size=(sampling.n, 8))
@@ -203,7 +205,7 @@ def articles(path: Path) -> None:
         }
         for name in RIVERS
     ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_lines(path, lines)
 
 
 def notes(folder: Path) -> None:
@@ -214,11 +216,11 @@ def notes(folder: Path) -> None:
 
 
 def questions(path: Path) -> None:
-    """Questions with gold answers, of which a model that always says the Lune gets some right."""
+    """Questions with gold answers, of which a model that always says the Lune gets most right."""
     lines = [
-        {"question": f"Which river is number {i}?", "answers": ["Esk", "the Lune"][: 1 + (i % 4 > 0)]} for i in range(8)
+        {"question": f"Which river is number {i}?", "answers": ["Esk", "the Lune"][: 1 + (i > 0)]} for i in range(40)
     ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_lines(path, lines)
 
 
 CONTEXT = [["Lune", ["The Lune is a river.", "It rises in fells."]], ["Lancaster", ["A city."]]]
@@ -279,19 +281,21 @@ def _run(path: Path, dubito: Dubito) -> None:
 
 def _calibration(path: Path, dubito: Dubito) -> None:
     questions(source := path.with_name(f"of-{path.stem}.jsonl"))
-    dubito("calibrate", path.name.partition(".")[0], source, "--out", path)
+    what = path.name.partition(".")[0]
+    guarantee = [] if what in GRAPH_OF_SETTING else ["--keep", "0.5", "--set", "uncertainty=disagreement"]
+    dubito("calibrate", what, source, "--out", path, *guarantee)
 
 
 MADE: dict[str, Callable[[Path, Dubito], None]] = {
     r"(my_)?(articles|corpus|new)\.jsonl": lambda path, _: articles(path),
-    r"questions\.jsonl": lambda path, _: questions(path),
+    r"(new-)?questions\.jsonl": lambda path, _: questions(path),
     r"notes/": lambda path, _: notes(path),
     r"models/[\w.-]+|smollm2": lambda path, _: model_folder(path),
     r"(hotpot_)?dev(_distractor_v1)?\.json": _hotpot,
     r"\w+\.index": _index,
     r"(run|before|after)\.jsonl": _trace,
     r"[\w-]+\.run": _run,
-    r"(sunar|seakr)\.calibration\.json": _calibration,
+    r"\w+\.calibration\.json": _calibration,
 }
 """The files that blocks read without having written them, by the form of their names."""
 

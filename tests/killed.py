@@ -19,7 +19,7 @@ _PRELOADED = [
     "dubito.cli.indexing",
     "dubito.cli.calibrating",
     "dubito.cli.watch",
-    "dubito.evals.seakr_calibration",
+    "dubito.evals.retrieval_threshold_calibration",
     "dubito.graphs.cot",
     "dubito.models.openai_chat",
     "openai.resources.chat.completions",

@@ -17,6 +17,7 @@ from dubito.graphs import (
     dense,
     dense_rag,
     df_rag,
+    escalate,
     flare,
     ircot,
     iter_retgen,
@@ -33,6 +34,7 @@ from dubito.state.baselines import FlareContext, IterRetgenContext
 from dubito.state.dense import DenseContext
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
+from dubito.state.escalate import EscalateContext
 from dubito.state.neighbourhood import NeighbourhoodContext
 from dubito.state.reasoning import ReasoningContext, SearchingContext
 from dubito.state.records import Chunk
@@ -50,6 +52,7 @@ from dubito.tests.scripted import (
     ListedRetriever,
     Reader,
     Reasoner,
+    Rungs,
     ScriptedChat,
     ScriptedEncoder,
     ScriptedGraph,
@@ -192,6 +195,14 @@ def iter_retgen_run() -> Run:
     return _reasoning_run("iter_retgen", iter_retgen.build, IterRetgenContext(k=2))
 
 
+def escalate_run() -> Run:
+    """Two rungs; the samples of the first differ, and those of the second agree."""
+    llm, judge = Rungs(), ScriptedJudge(lambda one, other: one == other)
+    opened = Resources(llm=llm, judge=judge, retriever=ScriptedRetriever(QUERY, VECTORS))
+    context = EscalateContext(rungs="cot,vanilla_rag", answer_samples=2, k=1)
+    return Run(escalate.build(opened).compile(name="escalate"), QUESTION, context)
+
+
 RUNS = {
     "vanilla_rag": vanilla_run,
     "df_rag": df_rag_run,
@@ -205,6 +216,7 @@ RUNS = {
     "ircot": ircot_run,
     "flare": flare_run,
     "iter_retgen": iter_retgen_run,
+    "escalate": escalate_run,
 }
 
 

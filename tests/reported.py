@@ -11,6 +11,7 @@ from typing import Any
 
 from dubito.evals.run_folder import MANIFEST, QUESTIONS, RESULTS, VERSION, EvaluationRun, RunQuestion, System, read
 from dubito.evals.store import Outcome, Store
+from dubito.tests.json_lines import write_lines
 
 START = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
@@ -110,7 +111,7 @@ def made(
     }
     manifest = {"version": VERSION, **told, "systems": [asdict(one) for one in systems]}
     (folder / MANIFEST).write_text(json.dumps(manifest))
-    (folder / QUESTIONS).write_text("".join(json.dumps(asdict(one)) + "\n" for one in questions))
+    write_lines(folder / QUESTIONS, (asdict(one) for one in questions))
     store = Store(folder / RESULTS, new=True)
     for outcome in outcomes:
         store.add(outcome)

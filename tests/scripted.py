@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from dubito.errors import CapabilityMissing
+from dubito.errors import CapabilityMissing, ModelFault
 from dubito.models.answer_stream import AnswerStream, Shown, current_answer, showing
 from dubito.models.interfaces import (
     Capability,
@@ -29,10 +29,18 @@ from dubito.models.interfaces import (
     Tokens,
     Vectors,
 )
-from dubito.prompts import answer, decompose, reasoning, rephrase, unparsed
+from dubito.prompts import answer, chain_of_query, decompose, reasoning, rephrase, unparsed
 from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
 from dubito.state.records import Chunk
+
+ANSWERED = frozenset(
+    {
+        *("answer", "evidence", "uncertainty", "signals", "abstained", "withheld_answer", "certificate", "chosen"),
+        *("usage", "warnings"),
+    }
+)
+"""The keys that every graph's output has."""
 
 Answerer = Callable[[str, str], str | Completion]
 """(system text, last user text) → reply."""
@@ -60,6 +68,7 @@ class ScriptedChat:
 
     Faults that are listed in `faults` are raised first, one a call. `under_way_at_most` is the highest number of calls
     that were under way at once; each takes `seconds`, long ones where a test wants them to overlap on any machine.
+    `patterns` are those that a reply was kept to.
     """
 
     reply: Answerer = _unscripted
@@ -71,11 +80,13 @@ class ScriptedChat:
     context_window: int | None = None
     seconds: float = 0.002
     calls: list[tuple[str, list[Message]]] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
     under_way_at_most: int = 0
     _under_way: int = 0
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         await self._begin("complete", messages)
+        self.patterns += [sampling.pattern] if sampling.pattern else []
         said = [self.reply(messages[0]["content"], messages[-1]["content"]) for _ in range(sampling.n)]
         completions = [one if isinstance(one, Completion) else Completion(one, "stop") for one in said]
         return Reply(tuple(completions), Tokens(7, 3 * sampling.n))
@@ -95,7 +106,7 @@ class ScriptedChat:
         return Scores(tuple((Token(text, self.mean_logprob(user, text)),) for text in continuations), Tokens(11, 0))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
     ) -> Introspection:
         raise CapabilityMissing("scripted shows no hidden states")
 
@@ -302,14 +313,16 @@ class ScriptedGraph:
 
 @dataclass
 class Explorer(ScriptedChat):
-    """A model for SUNAR. `asked` are the kinds of its calls: step, sample, answer, reason.
+    """A model for SUNAR. `asked` are the kinds of its calls: step, chain, sample, answer, reason.
 
-    step: of the question, the hops' lines and whether it must answer, the reply; samples: of a query and the documents
+    step: of the question, the hops' lines and whether it must answer, the reply; chain: of the question and the hops'
+    lines, the reply; samples: of a query and the documents
     shown, the answers, repeated until there are as many as are asked for; answer: of the same, the answer; reason: of
     the question, the line of reasoning and the documents, the answer.
     """
 
     step: Callable[[str, Sequence[str], bool], str] = lambda question, lines, must: "Final answer: Ada"
+    chain: Callable[[str, Sequence[str]], str] = lambda question, lines: "Final answer: Ada"
     samples: Callable[[str, Sequence[str]], Sequence[str]] = lambda query, names: ["same"]
     answer: Callable[[str, Sequence[str]], str] = lambda query, names: "found"
     reason: Callable[[str, str, Sequence[str]], str] = lambda question, line, names: "Ada"
@@ -321,6 +334,7 @@ class Explorer(ScriptedChat):
         kind = self._kind(messages, sampling)
         self.asked.append(kind)
         await self._begin("complete", messages)
+        self.patterns += [sampling.pattern] if sampling.pattern else []
         texts = [self._greedy(kind, messages)] if kind != "sample" else self._sampled(messages, sampling)
         return Reply(tuple(Completion(text, "stop") for text in texts), Tokens(7, 3 * len(texts)))
 
@@ -331,6 +345,8 @@ class Explorer(ScriptedChat):
     def _kind(self, messages: Sequence[Message], sampling: Sampling) -> str:
         if messages[0] == decompose.messages("", [])[0]:
             kind = "step"
+        elif messages[0] == chain_of_query.messages("", [])[0]:
+            kind = "chain"
         elif messages[0] == unparsed.meta_evidence("", [], "", [])[0]:
             kind = "reason"
         else:
@@ -340,12 +356,14 @@ class Explorer(ScriptedChat):
         return kind
 
     def _greedy(self, kind: str, messages: Sequence[Message]) -> str:
-        if kind == "step":
+        if kind in {"step", "chain"}:
             told = next(one["content"] for one in reversed(messages) if one["content"].startswith("Question: "))
             question, _, rest = told.partition("\n")
             lines = [line.removeprefix("- ") for line in rest.splitlines() if line.startswith("- ")]
             question = question.removeprefix("Question: ")
             self.shown.append((kind, question, lines))
+            if kind == "chain":
+                return self.chain(question, lines)
             return self.step(question, lines, "Give the final answer now" in told)
         query, names = self._question(messages)
         self.shown.append((kind, query, names))
@@ -405,10 +423,11 @@ class Reasoner(ScriptedChat):
     unsure: Callable[[Sequence[str], Sequence[str]], float] = lambda shown, said: 0.0
     energy: float = 0.0
     capabilities: frozenset[Capability] = frozenset(
-        {"logprobs", "option_probabilities", "score", "seed", "hidden_states", "energy"}
+        {"logprobs", "option_probabilities", "score", "seed", "hidden_states", "inner_states", "energy"}
     )
     asked: list[Asked] = field(default_factory=list)
     layers: list[int | None] = field(default_factory=list)
+    quantities: list[tuple[str, str]] = field(default_factory=list)
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         one = self._heard(messages, sampling)
@@ -438,10 +457,11 @@ class Reasoner(ScriptedChat):
         return Choice({"yes": 1 - no, "no": no}, Tokens(5, 1))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
     ) -> Introspection:
         one = self._heard(messages, sampling, read=True)
         self.layers.append(layer)
+        self.quantities.append((how["states"], how["at"]))
         await self._begin("introspect", messages)
         wanted = self.uncertainty(one.kind, one.shown, one.rationales)
         text = "" if wanted is None else "a sample"
@@ -517,6 +537,20 @@ QUESTION = "Which river flows past the birthplace of the founder?"
 PLAN = "1) Find the founder\n2) Find the birthplace"
 
 # seven chunks around a question along the first axis: near-duplicates 0-4 close to it, 5 and 6 further away
+CERTIFIED: dict[str, Any] = {
+    "made_with": {"questions": "questions.jsonl"},
+    "guarantee": "risk",
+    "signal": "semantic entropy",
+    "alpha": 0.2,
+    "confidence": 0.9,
+    "right": "exact",
+    "n": 50,
+    "answered": 30,
+    "errors": 2,
+    "failed": 0,
+}
+"""What a calibration file says of its questions, beside what it holds for."""
+
 QUERY = [1.0, 0.0, 0.0]
 VECTORS = [
     [1.0, 0.10, 0.0],
@@ -572,3 +606,31 @@ async def walk(
 
 def _step(nodes: Counter[str]) -> str:
     return "+".join(name if times == 1 else f"{name}*{times}" for name, times in sorted(nodes.items()))
+
+
+AGREE, DIFFER = ("the Lune", "the Lune"), ("the Wyre", "the Ribble")
+"""What two samples say."""
+
+
+@dataclass
+class Rungs(ScriptedChat):
+    """Reasons to "the Lune" without passages, and answers "the Lune" from them; samples differ or agree by rung."""
+
+    alone: Sequence[str] = DIFFER
+    with_passages: Sequence[str] = AGREE
+    broken: bool = False
+    sampled: list[str] = field(default_factory=list)
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        await self._begin("complete", messages)
+        text = messages[-1]["content"]
+        if messages[0] == reasoning.step_messages("", [], [])[0]:
+            if self.broken:
+                raise ModelFault("http://x", "connection refused", attempts=3)
+            return Reply((Completion("So the final answer is the Lune.", "stop"),), Tokens(7, 3))
+        if not sampling.temperature:
+            return Reply((Completion("the Lune", "stop"),), Tokens(7, 3))
+        rung = "with" if "<passage" in text else "alone"
+        self.sampled.append(rung)
+        said = self.with_passages if rung == "with" else self.alone
+        return Reply(tuple(Completion(one, "stop") for one in said), Tokens(7, 6))

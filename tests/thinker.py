@@ -39,7 +39,7 @@ class Thinker(ScriptedChat):
         return Reply((Completion(text, "stop", tokens),) * sampling.n, Tokens(7, 3))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
     ) -> Introspection:
         await self._begin("introspect", messages)
         rationales, question = rationales_and_question(messages)

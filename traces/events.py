@@ -93,7 +93,6 @@ class EventReader:
     """Turns the parts of a stream into events; `output` holds the graph's output so far."""
 
     def __init__(self, graph: Graph) -> None:
-        """graph: the graph that is streamed."""
         self._graph = graph
         self._is_known = graph.name in graph_names()
         self._subgraphs = {name.rpartition("|")[2] for name, _ in graph.get_subgraphs(recurse=True)}

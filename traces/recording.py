@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DubitoError, UserFault
+from ..errors import UserFault
 from ..graphs.registry import context_type, graph_named
 from ..json_files import open_file, parsed
 from .events import AnswerPiece, Event, ModelCall, NodeEnd, NodeStart
@@ -86,23 +85,6 @@ def read(path: Path) -> Recording:
         ) from fault
     except OSError as fault:
         raise UserFault(f"The trace '{path}' cannot be read ({fault.strerror}): give another path.") from fault
-
-
-@contextmanager
-def presenting(path: Path) -> Iterator[None]:
-    """Around showing a trace: its lines have the form of a trace, and their values may still be of any kind.
-
-    Raises `UserFault` where a value is not what the technique writes.
-    """
-    try:
-        yield
-    except DubitoError:
-        raise
-    except Exception as fault:
-        raise UserFault(
-            f"The steps in '{path}' cannot be shown ({type(fault).__name__}): was the file edited? Record the run "
-            "anew, or see where with DUBITO_DEBUG=1."
-        ) from fault
 
 
 def assembled(path: Path, lines: Iterable[bytes]) -> Recording:

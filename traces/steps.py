@@ -168,17 +168,22 @@ class Steps:
         """Take an event in; the step that it began, changed or ended."""
         if isinstance(event, NodeStart):
             return self._begin(event)
-        if isinstance(event, NodeEnd):
-            return self._end(event)
-        if isinstance(event, ModelCall):
-            return self._call(event)
-        if isinstance(event, AnswerPiece):
-            return self._answer(event)
-        if isinstance(event, Progress) and (graph_run := self._graph_runs.get(event.namespace)):
-            step = graph_run.under_way.get(event.node)
-            if step is not None:
-                step.progress = event
+        if isinstance(event, NodeEnd | ModelCall | AnswerPiece):
+            if event.task not in self._node_runs:  # an end without a start: LangGraph took it from a cache
+                return None
+            step, run, _ = self._node_runs[event.task]
+            if isinstance(event, NodeEnd):
+                self._end(event, step, run)
+            elif isinstance(event, ModelCall):
+                run.calls.append(_call(event))
+            elif run.answered is None:
+                run.answered = event.at
             return step
+        if isinstance(event, Progress) and (graph_run := self._graph_runs.get(event.namespace)):
+            under_way = graph_run.under_way.get(event.node)
+            if under_way is not None:
+                under_way.progress = event
+            return under_way
         return None
 
     def finish(self, at: float) -> None:
@@ -216,32 +221,18 @@ class Steps:
             self._graph_runs[namespace] = _GraphRun(name, subgraph, run.steps, path, step.number)
         return self._graph_runs[namespace]
 
-    def _end(self, event: NodeEnd) -> Step | None:
-        if event.task not in self._node_runs:  # an end without a start: LangGraph took it from a cache
-            return None
-        step, run, _ = self._node_runs[event.task]
+    def _end(self, event: NodeEnd, step: Step, run: NodeRun) -> None:
         run.end = step.until = event.at
         run.update = event.update
         run.error = None if event.error is None else error_record(event.error)
         if not step.running:
             self._graph_run(event.namespace).end(step)
-        return step
 
-    def _answer(self, event: AnswerPiece) -> Step | None:
-        if event.task not in self._node_runs:
-            return None
-        step, run, _ = self._node_runs[event.task]
-        run.answered = event.at if run.answered is None else run.answered
-        return step
 
-    def _call(self, event: ModelCall) -> Step | None:
-        if event.task not in self._node_runs:
-            return None
-        step, run, _ = self._node_runs[event.task]
-        call, count = event.call, (int(event.call["prompt_tokens"]), int(event.call["completion_tokens"]))
-        said = (dict(call["request"]), dict(call["reply"]))
-        run.calls.append(Call(str(call["verb"]), str(call["model"]), *said, *count, float(call["seconds"]), event.at))
-        return step
+def _call(event: ModelCall) -> Call:
+    call, count = event.call, (int(event.call["prompt_tokens"]), int(event.call["completion_tokens"]))
+    said = (dict(call["request"]), dict(call["reply"]))
+    return Call(str(call["verb"]), str(call["model"]), *said, *count, float(call["seconds"]), event.at)
 
 
 class _GraphRun:

@@ -89,14 +89,12 @@ class Trace:
             self._file = path.open("wb", buffering=0)  # unbuffered: each line is one write
 
     def __enter__(self) -> Self:
-        """Write the first line."""
         self._write(first_line(self._run.graph, self._run.question, self._run.context))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write the last line."""
         self._write(last_line(self._run.seconds, self._run.output, fault))
         self._file.close()
 

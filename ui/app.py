@@ -29,8 +29,7 @@ from ..resources.allowlist import AllowList, Forbidden
 from ..traces.recording import assembled
 from .form import form_of
 from .guard import Guard, TokenCheck
-from .request import Request
-from .templates import render
+from .request import Request, render
 
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
@@ -118,7 +117,6 @@ class Page:
     """The endpoints of the routes."""
 
     def __init__(self, allowed: AllowList, at_once: int, resources: Resources | None) -> None:
-        """See `create_app`."""
         self._allowed, self._at_once, self._resources = allowed, at_once, resources
         self._running: set[asyncio.Task[None]] = set()
         self._traces = Traces()

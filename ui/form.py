@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 from ..graphs.registry import context_type, takes_answers
 from ..resources.allowlist import AllowList
 from ..state.context import PRESET, BaseContext, marks_of
-from ..state.mixins import CorpusContext
+from ..state.mixins import AnsweringContext, CorpusContext
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -67,8 +67,9 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
     if len(presets) < 2:
         del inputs["preset"]
     common = [inputs.pop(name) for name in (*COMMON, "preset") if name in inputs]
-    own = [entry for name, entry in inputs.items() if name not in CorpusContext.model_fields]
-    shared = [entry for name, entry in inputs.items() if name in CorpusContext.model_fields]
+    of_most = [*AnsweringContext.model_fields, "first_stage", *CorpusContext.model_fields]
+    own = [entry for name, entry in inputs.items() if name not in of_most]
+    shared = [inputs[name] for name in dict.fromkeys(of_most) if name in inputs]
     about = (sys.modules[f"dubito.graphs.{graph.name}"].__doc__ or "").strip().splitlines()[0]
     return Form(graph.name, about, takes_answers(graph), common, [*own, *shared])
 
@@ -88,7 +89,7 @@ def _input(name: str, schema: type[BaseContext], allowed: AllowList, presets: Se
         return Input(*shown, "choice", value, [(option, _label(option)) for option in values])
     if field.annotation is bool:
         return Input(*shown, "switch", value.lower())
-    if field.annotation in {int, float}:
+    if field.annotation in {int, float} and not left_open:
         return Input(*shown, "whole" if field.annotation is int else "number", value, (), *_limits(field))
     return Input(*shown, "text", value)
 

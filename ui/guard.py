@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Collection
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from pydantic import SecretStr
 from starlette.datastructures import Headers, MutableHeaders
@@ -49,7 +49,6 @@ class TokenCheck:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """app: what is behind the check."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,10 +83,15 @@ def _same(given: str, token: SecretStr) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Can only this machine reach that address?"""
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
     try:
-        return host == "localhost" or ip_address(host).is_loopback
+        return ip_address(host)
     except ValueError:
-        return False
+        return None
 
 
 class Guard:
@@ -144,7 +148,6 @@ class HostCheck:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """app: what is behind the check."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,12 +171,4 @@ def _is_named(host: str, listens_on: int | None, names: Collection[str]) -> bool
     if match is None or int(match["port"] or 80) != listens_on:
         return False
     name = match["name"].strip("[]").lower()
-    return name in names or _is_numeric(name)
-
-
-def _is_numeric(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return name in names or _address(name) is not None

@@ -14,12 +14,12 @@ from ..errors import sentence_of
 from ..presenters.presenter import figures_of, outcome_of, summary_of
 from ..presenters.words import counted, duration
 from ..render.facts import answer_of, cost_of, cost_words, evidence_of, warnings_of
+from ..render.html import environment
 from ..traces.events import ANSWER_MODES, AnswerPiece, EventReader
 from ..traces.recording import assembled
 from ..traces.run import Run
 from ..traces.steps import Step, Steps
 from ..traces.writer import first_line, last_line, line_of
-from .templates import render
 
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 QUIET_S = 15.0
 """Seconds without an event after which the page gets an `alive` event."""
+
+
+def render(template: str, **values: object) -> str:
+    """Fill a template of the page with values; all text is escaped."""
+    return environment(("dubito.ui", "pages")).get_template(template).render(**values)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ class Server(uvicorn.Server):
     """Runs until Ctrl-C or SIGTERM."""
 
     def __init__(self, app: Starlette) -> None:
-        """app: of `create_app`."""
         super().__init__(
             uvicorn.Config(
                 app,

@@ -31,7 +31,6 @@ class SettingsCheck:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """app: the server."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

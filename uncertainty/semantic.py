@@ -42,12 +42,13 @@ def semantic_clusters(
     rule: Literal["bidirectional", "loose"] = "bidirectional",
     *,
     contradicts: ArrayLike | None = None,
+    founder: Literal["first", "last"] = "first",
 ) -> list[int]:
     """Group n answers by meaning (Kuhn et al. 2023, "Semantic Uncertainty", algorithm 1).
 
-    Answers are taken in order. Each joins the first cluster whose *first member* it is equivalent to; if there is no
-    such cluster, it starts a new one. A model's judgements of equivalence need not be transitive: two members of a
-    cluster may differ, and the order of the answers may matter.
+    Answers are taken in order. Each joins a cluster whose *first member*, its founder, it is equivalent to; if there
+    is no such cluster, it starts a new one. A model's judgements of equivalence need not be transitive: two members of
+    a cluster may differ, and the order of the answers may matter.
 
     entails: [n, n] bool, whether answer i entails answer j; the diagonal is not read.
     rule: when two answers are equivalent.
@@ -55,18 +56,22 @@ def semantic_clusters(
         "loose": neither contradicts the other, and at least one entails the other (the default in the code of
             Farquhar et al., Nature 2024; SePer's hard clusters).
     contradicts: [n, n] bool, whether answer i contradicts answer j; only "loose" reads it, and needs it.
+    founder: which cluster an answer joins if it is equivalent to several founders: the "first" one's (Kuhn et al.), or
+        the "last" one's (SePer's authors' code). The founders are the same.
 
     Returns n cluster ids, numbered from 0 in order of appearance.
-    Raises `UserFault`, a ValueError, for an unknown rule and for arrays that do not fit this description.
+    Raises `UserFault`, a ValueError, for an unknown rule or founder and for arrays that do not fit this description.
     """
+    if founder not in {"first", "last"}:
+        raise UserFault(f'There is no founder "{founder}" to join: choose "first" or "last".')
     alike = _equivalent(_checked_relation(entails, "entails"), rule, contradicts)
     founders: list[int] = []
     clusters: list[int] = []
     for answer in range(len(alike)):
-        cluster = next((c for c, founder in enumerate(founders) if alike[founder, answer]), len(founders))
-        if cluster == len(founders):
+        joined = [cluster for cluster, own in enumerate(founders) if alike[own, answer]]
+        clusters.append(joined[0 if founder == "first" else -1] if joined else len(founders))
+        if not joined:
             founders.append(answer)
-        clusters.append(cluster)
     return clusters
 
 

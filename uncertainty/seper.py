@@ -19,8 +19,9 @@ def response_weights(
 ) -> NDArray[np.float64]:
     """The weights of n responses sampled from one prompt: their likelihoods ℓ, normalised to sum 1.
 
-    log_probs: n arrays [T_i] of the natural log-probability of each token, including the end-of-turn token if it is
-    known. A value may exceed 0 by at most 1e-6, which counts as 0; −inf is a token of probability 0.
+    log_probs: n arrays [T_i] of the natural log-probability of each token. Equation 7 ends before the end-of-turn
+    token, as the authors' code does; whether to give it is the caller's choice. A value may exceed 0 by at most 1e-6,
+    which counts as 0; −inf is a token of probability 0.
     likelihood: "mean": ℓ_i = exp(mean log p), so that long responses weigh no less than short ones (the authors' code);
     "sum": the product of the probabilities (equation 7).
     Returns [n], each in [0, 1], with sum 1. A response without tokens, or with a token of probability 0, has weight 0.
@@ -47,7 +48,7 @@ def seper_soft(
     """The belief in the right answer; each response counts by the probability that it entails it (algorithm 1).
 
     SePer(a) = Σ_i ℓ_i k_i(a). The kernel k_i(a) is P(response i ⊨ answer a); with `backward`, it is the greater of both
-    directions ("either", the authors' code).
+    directions ("either", the authors' code for one right answer; for several it mixes responses and answers).
     likelihoods: [n], at least 0 with a sum above 0; they are normalised. forward, backward: [n, a], P(response ⊨
     answer) and P(answer ⊨ response); NaN (unknown) counts as 0.
     several_answers: "max": the belief in the right answer with the highest belief; "mean": the mean (equation 10).
@@ -65,7 +66,10 @@ def seper_soft(
 
 
 def seper_hard(
-    likelihoods: ArrayLike, clusters: ArrayLike, matches: ArrayLike, several_answers: Literal["max", "mean"] = "max"
+    likelihoods: ArrayLike,
+    clusters: ArrayLike,
+    matches: ArrayLike,
+    several_answers: Literal["max", "mean", "union"] = "max",
 ) -> float:
     """The belief in the right answer: the likelihood of the semantic clusters that match it (equations 6 and 8).
 
@@ -73,7 +77,9 @@ def seper_hard(
     likelihoods: [n], at least 0 with a sum above 0; they are normalised. clusters: [n], cluster ids from 0, as
     `semantic_clusters` returns them. matches: [clusters] bool, or [clusters, a] for several right answers; see
     `gold_matches`.
-    several_answers: "max": the belief in the right answer with the highest belief; "mean": the mean (equation 10).
+    several_answers: "max": the belief in the right answer with the highest belief; "mean": the mean (equation 10);
+    "union": a cluster counts if it matches any right answer (section 3.4 in words, and the purpose of the authors'
+    code), which is at least "max".
     Returns a number in [0, 1].
     Raises `UserFault`, a ValueError, for an argument that does not fit this description.
     """
@@ -89,6 +95,8 @@ def seper_hard(
         )
     if ids.min() < 0 or ids.max() >= len(matched):
         raise UserFault(f"The clusters go from {ids.min()} to {ids.max()} and there are matches for {len(matched)}.")
+    if several_answers == "union":
+        matched, several_answers = np.asarray(matched.any(axis=1))[:, None], "max"
     beliefs = [math.fsum(weights[column[ids].astype(np.bool_)]) for column in matched.T]
     return _over_answers(beliefs, several_answers)
 
@@ -152,7 +160,14 @@ def _probabilities(judged: ArrayLike, n: int, name: str) -> NDArray[np.float64]:
 
 
 def _over_answers(beliefs: Sequence[float], several_answers: str) -> float:
+    if several_answers == "union":
+        raise UserFault(
+            'several_answers="union" needs the hard rule: the soft rule has no clusters; use "max" or "mean".'
+        )
     if several_answers not in {"max", "mean"}:
-        raise UserFault(f'There is no rule "{several_answers}" for several right answers: choose "max" or "mean".')
+        raise UserFault(
+            f'There is no rule "{several_answers}" for several right answers: choose "max", "mean", or, with the hard '
+            'rule, "union".'
+        )
     # rounding must not leave the range
     return min(1.0, max(beliefs) if several_answers == "max" else math.fsum(beliefs) / len(beliefs))

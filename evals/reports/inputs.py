@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from ...errors import UserFault
 from ...presenters.presenter import changes, summary_of
+from ...render.facts import refuses_unshowable
 from ...render.sanitize import sanitize, shortened
-from ...traces.recording import Recording, assembled, presenting
+from ...traces.recording import Recording, assembled
 from ...traces.steps import Step, last_update
 from ..run_folder import EvaluationRun
 from ..store import Store
@@ -57,15 +58,13 @@ def inputs_of(run: EvaluationRun, store: Store) -> ReportInputs:
     for system in run.systems:
         for question in run.questions:
             key = system.label, question.id
-            path = Path(" ".join(key))
             try:
                 if (trace := store.trace(*key)) is None:
                     continue
-                recording = assembled(path, trace.splitlines(keepends=True))
-                with presenting(path):
-                    steps[key] = first_steps(recording)
-                    if selected := _levels(recording):
-                        levels[key] = selected
+                recording = assembled(Path(" ".join(key)), trace.splitlines(keepends=True))
+                steps[key] = first_steps(recording)
+                if selected := _levels(recording):
+                    levels[key] = selected
             except UserFault as fault:  # of another version of dubito, or damaged
                 remark = f"Steps are missing: {fault}"
     deltas = {
@@ -75,6 +74,7 @@ def inputs_of(run: EvaluationRun, store: Store) -> ReportInputs:
     return ReportInputs(levels, deltas, steps, remark)
 
 
+@refuses_unshowable
 def first_steps(recording: Recording) -> tuple[list[StepRow], int]:
     """The first steps of a trace, and how many more there are."""
     steps = list(recording.walk())
@@ -96,6 +96,7 @@ def _row(depth: int, step: Step) -> StepRow:
     )
 
 
+@refuses_unshowable
 def _levels(recording: Recording) -> dict[float, frozenset[str]]:
     """The chunk ids that a run selected for each λ; empty for a run that does not select by λ."""
     candidates = last_update(recording.steps, "candidates").get("candidates") or []

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from ..run_folder import System
 from ..scores import ScoredOutcome, Scores
@@ -37,6 +38,49 @@ def oracles_of(systems: Iterable[System], scores: Scores, questions: Sequence[st
         for number, ((graph, _), levels) in enumerate(groups.items(), 1)
     ]
     return [oracle for oracle in oracles if oracle.chosen]
+
+
+@dataclass(frozen=True)
+class GapClosed:
+    """How much of the gap in F1 from plain RAG to the Oracle a system closes (Khan et al., section 4.3).
+
+    n: the questions that all three answered; plain, f1, best: the mean F1 of plain RAG, the system and the Oracle.
+    """
+
+    system: str
+    oracle: str
+    baseline: str
+    n: int
+    plain: float
+    f1: float
+    best: float
+
+    @property
+    def share(self) -> float | None:
+        """(system - plain) / (Oracle - plain); below 0 where the system is worse than plain RAG, None without a gap."""
+        return (self.f1 - self.plain) / (self.best - self.plain) if self.best > self.plain else None
+
+
+def gaps_closed(oracle: Oracle, systems: Sequence[System], scores: Scores) -> list[GapClosed]:
+    """For each system but the Oracle's own. Plain RAG is the system that takes the top k, or else gMMR with λ = 1."""
+    plain = [one.label for one in systems if one.graph == "vanilla_rag" and one.context.get("selection") == "top_k"]
+    baseline = plain[0] if len(plain) == 1 else oracle.levels.get(1.0)
+    if baseline is None:
+        return []
+    best = {one.question: one.metrics["f1"] for one in oracle.scored if not one.failed}
+    found = []
+    for system in systems:
+        if system.label == baseline or system.label in oracle.levels.values():
+            continue
+        rows = [
+            (scores[baseline, question].metrics["f1"], scores[system.label, question].metrics["f1"], highest)
+            for question, highest in best.items()
+            if all((one, question) in scores and not scores[one, question].failed for one in (baseline, system.label))
+        ]
+        if rows:
+            means = (fmean(column) for column in zip(*rows, strict=True))
+            found.append(GapClosed(system.label, oracle.label, baseline, len(rows), *means))
+    return found
 
 
 def best_level(f1: Mapping[float, float]) -> float:

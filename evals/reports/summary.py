@@ -1,11 +1,12 @@
 """A run in numbers: for each dataset the systems' means and differences, failures, costs, and uncertainty."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
 from ...errors import UserFault, either
+from ...uncertainty.risk_control import risk_interval
 from ..answers import Standard
 from ..reliability import (
     UncertaintyBin,
@@ -16,13 +17,16 @@ from ..reliability import (
     risk_coverage,
 )
 from ..run_folder import EvaluationRun, RunQuestion
-from ..scores import MAIN, RETRIEVAL, SEPER, NodeCost, ScoredOutcome, Scores, paired, scores_of, values_of
+from ..scores import JUDGED, MAIN, PLAN, RETRIEVAL, SEPER, NodeCost, ScoredOutcome, Scores, paired, scores_of, values_of
 from ..statistics import bootstrap_interval, holm, paired_permutation
 from ..store import Store
-from .oracle import Oracle, oracles_of
+from .oracle import GapClosed, Oracle, gaps_closed, oracles_of
 
-METRICS = (*MAIN, "cover_em", *RETRIEVAL, *SEPER)
+METRICS = (*MAIN, "cover_em", "bleu", *RETRIEVAL, *PLAN, *SEPER, *JUDGED)
 """The metrics with a mean in the report."""
+
+GIVEN_LEVEL = 0.9
+"""Level of the interval of the risk of the answers given."""
 
 LEAST_FOR_ECE = 20
 """With fewer answers, the calibration error over ten bins is not reported."""
@@ -119,6 +123,22 @@ class UncertaintyQuality:
 
 
 @dataclass(frozen=True)
+class GivenAnswers:
+    """What a system with a calibration gave: of n answers those that it did not withhold, and how many are wrong.
+
+    wrong: F1 < `RIGHT`; interval: the exact `GIVEN_LEVEL` interval of the share of the given answers that is wrong,
+    None if none is given; promise: of the certificate.
+    """
+
+    system: str
+    n: int
+    given: int
+    wrong: int
+    interval: tuple[float, float] | None
+    promise: str
+
+
+@dataclass(frozen=True)
 class Section:
     """A dataset. of: its number of questions before any were drawn, None if unknown; left_out: its broken records."""
 
@@ -132,7 +152,9 @@ class Section:
     failures: Sequence[Failure]
     costs: Sequence[MeanCost]
     uncertainties: Sequence[UncertaintyQuality]
+    given: Sequence[GivenAnswers]
     chosen: Sequence[Oracle]
+    gaps: Sequence[GapClosed]
 
     def metrics(self, names: Sequence[str]) -> list[str]:
         """The metrics among `names` that some system has."""
@@ -141,7 +163,8 @@ class Section:
     def is_best(self, system: SystemFigures, metric: str) -> bool:
         """Does the system have the highest mean, as shown, of a metric in which the systems differ?"""
         means = {round(row.metrics[metric].mean, 3) for row in self.systems if metric in row.metrics}
-        differ = len(means) > 1 and metric != "seper_without"  # SePer without evidence: more is not better
+        more_is_better = metric not in {"seper_without", *PLAN}
+        differ = len(means) > 1 and more_is_better
         return differ and system in self.systems and round(system.metrics[metric].mean, 3) == max(means)
 
 
@@ -187,7 +210,22 @@ def summary_of(run: EvaluationRun, store: Store, metric: str = "f1", standard: S
     sections = [
         _section(questions, datasets.get(name, {}), run, scores, metric) for name, questions in by_dataset.items()
     ]
-    return Summary(run, scores, metric, standard, sections)
+    return Summary(with_taken(run, scores), scores, metric, standard, sections)
+
+
+def with_taken(run: EvaluationRun, scores: Scores) -> EvaluationRun:
+    """The run with what was taken for each setting that was `auto`; several values if it changed on the way."""
+    taken: dict[str, dict[str, list[str]]] = {}
+    for outcome in scores.values():
+        for name, choice in (outcome.output.get("chosen") or {}).items():
+            values = taken.setdefault(outcome.system, {}).setdefault(name, [])
+            if choice["value"] not in values:
+                values.append(choice["value"])
+    systems = [
+        replace(system, context={**system.context, **{k: ", ".join(v) for k, v in taken.get(system.label, {}).items()}})
+        for system in run.systems
+    ]
+    return replace(run, systems=tuple(systems))
 
 
 def of_system(scores: Scores, system: str, questions: Iterable[RunQuestion]) -> list[ScoredOutcome]:
@@ -215,7 +253,9 @@ def _section(
             for label, outcomes in by_system.items()
             if (quality := _uncertainty_quality(label, outcomes, run.seed)) is not None
         ],
+        [given for label, outcomes in by_system.items() if (given := _given(label, outcomes)) is not None],
         oracles,
+        [gap for oracle in oracles for gap in gaps_closed(oracle, run.systems, scores)],
     )
 
 
@@ -283,8 +323,20 @@ def _means(costs: Sequence[NodeCost], n: int) -> dict[str, float]:
     return {field.name: sum(getattr(cost, field.name) for cost in costs) / n for field in fields(NodeCost)}
 
 
+def _given(label: str, outcomes: Sequence[ScoredOutcome]) -> GivenAnswers | None:
+    certified = [outcome for outcome in outcomes if outcome.output.get("certificate")]
+    if not certified:
+        return None
+    given = [outcome for outcome in certified if not outcome.output["abstained"]]
+    wrong = sum(not outcome.right for outcome in given)
+    interval = risk_interval(wrong, len(given), GIVEN_LEVEL) if given else None
+    promise = str(certified[0].output["certificate"]["sentence"])
+    return GivenAnswers(label, len(certified), len(given), wrong, interval, promise)
+
+
 def _uncertainty_quality(label: str, outcomes: Sequence[ScoredOutcome], seed: int) -> UncertaintyQuality | None:
-    answered = [outcome for outcome in outcomes if not outcome.failed]
+    # a withheld answer is not scored, so the uncertainty of a system that withholds some cannot be judged by scores
+    answered = [outcome for outcome in outcomes if not outcome.failed and not outcome.output.get("certificate")]
     known = [(outcome, outcome.uncertainty) for outcome in answered if outcome.uncertainty is not None]
     if not known:
         return None

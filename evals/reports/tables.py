@@ -5,14 +5,20 @@ from collections.abc import Sequence
 from ...presenters.blocks import Block, Cell, Fold, Pairs, Row, Table, Tone, Words
 from ...presenters.words import counted, shortened
 from ..reliability import UncertaintyBin
-from ..scores import MAIN, RETRIEVAL, RIGHT, SEPER
+from ..scores import JUDGED, MAIN, PLAN, RETRIEVAL, RIGHT, SEPER
 from .about import differing
-from .summary import Figure, MeanCost, Pair, Section, Summary, SystemFigures
+from .summary import GIVEN_LEVEL, Figure, MeanCost, Pair, Section, Summary, SystemFigures
 from .words import amount, called, chance, number, plain, signed
 
 LONGEST_REASON = 300
 
-GROUPS = (("Answers", MAIN), ("Retrieval", RETRIEVAL), ("Belief in the right answer", SEPER))
+GROUPS = (
+    ("Answers", MAIN),
+    ("Retrieval", RETRIEVAL),
+    ("The plan (DF-RAG)", PLAN),
+    ("Belief in the right answer", SEPER),
+    ("Ratings by a model", JUDGED),
+)
 """The tables of means, and their metrics."""
 
 ORACLE_NOTE = "Oracle: for each question, the λ with the best F1 among the systems that select by gMMR; an upper bound."
@@ -46,12 +52,16 @@ def section_blocks(section: Section, metric: str) -> list[Block]:
     """A dataset's means, differences, failures, costs and uncertainties. metric: systems are compared in it."""
     means = [means_table(section, metrics, title) for title, names in GROUPS if (metrics := section.metrics(names))]
     blocks: list[Block] = [*means, *([Words(ORACLE_NOTE, "dim")] if section.oracles else [])]
+    if section.gaps:
+        blocks.append(_gaps(section))
     if len(section.systems) > 1:
         blocks.append(_differences(section, metric))
     if section.failures:
         blocks.append(_failures(section))
     if section.costs:
         blocks += [costs_table(section.costs), Fold("Cost by stage", [_stages(section.costs)])]
+    if section.given:
+        blocks.append(_given(section))
     if section.uncertainties:
         blocks.append(_uncertainties(section))
     return blocks
@@ -160,6 +170,29 @@ def _uncertainties(section: Section) -> Table:
         rows.append(Row([*_cells(quality.system, quality.signal), *numbers(n, *figures, *bins)]))
     columns += ["threshold", "certain: F1 (n)", "uncertain: F1 (n)"]
     return Table(columns, rows, "The systems' own uncertainty", UNCERTAINTY_NOTE)
+
+
+def _gaps(section: Section) -> Table:
+    rows = []
+    for gap in section.gaps:
+        share = "-" if gap.share is None else f"{gap.share:.0%}"
+        figures = numbers(f"{gap.n}", *map(number, (gap.plain, gap.f1, gap.best)), share)
+        rows.append(Row([Cell(gap.system), *_cells(gap.baseline, gap.oracle), *figures]))
+    f1 = ["F1 of plain RAG", "of the system", "of the oracle", "of the gap closed"]
+    columns = ["system", "plain RAG", "oracle", "questions", *f1]
+    return Table(columns, rows, "The gap to the oracle", "Over the questions that all three answered.")
+
+
+def _given(section: Section) -> Table:
+    rows = []
+    for one in section.given:
+        low, high = one.interval or (None, None)
+        share = number(one.wrong / one.given, 2) if one.given else "-"
+        counts = map(str, (one.n, one.given, one.wrong))
+        cells = numbers(*counts, share, f"{number(low, 2)} to {number(high, 2)}" if one.interval else "-")
+        rows.append(Row([Cell(one.system), *cells, Cell(one.promise)]))
+    columns = ["system", "answers", "given", "of these wrong", "share", f"{GIVEN_LEVEL:.0%} interval", "the promise"]
+    return Table(columns, rows, "Answers given", f"Wrong is an F1 below {RIGHT:g}. The others were not certain enough.")
 
 
 def bin_text(answers: UncertaintyBin | None) -> str:

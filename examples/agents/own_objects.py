@@ -1,5 +1,6 @@
 """Use your own objects: a LangChain chat model, embeddings, and a vector store or retriever.
 
+    pip install langchain-openai
     python examples/agents/own_objects.py [--url http://127.0.0.1:8000/v1 --model my-model]
 
 Without a server the chat model always gives the same reply. That is enough to see how the parts fit.

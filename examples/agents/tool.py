@@ -1,6 +1,6 @@
 """Give a graph to an agent as a tool: the agent's model gets the answer, your program the evidence and uncertainty.
 
-    pip install langchain
+    pip install langchain langchain-openai
     python examples/agents/tool.py --url http://127.0.0.1:8000/v1 --model my-model
 
 The agent's model must be able to call tools: start vLLM with --enable-auto-tool-choice and --tool-call-parser.

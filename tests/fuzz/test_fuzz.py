@@ -37,7 +37,7 @@ from dubito.models.rerankers import open_reranker
 from dubito.models.thinking import strip_thinking
 from dubito.nodes.query_formulation import first_sentence, query_from, words_of
 from dubito.presenters.presenter import retrieval_steps
-from dubito.prompts import answer, decompose, plan, reasoning, rephrase, report, standalone
+from dubito.prompts import answer, chain_of_query, decompose, plan, reasoning, rephrase, report, standalone
 from dubito.render import trace_page
 from dubito.render.compare import comparison
 from dubito.render.trace_tree import tree
@@ -103,6 +103,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "report": lambda text: report.parse(text, 2),
     "answer": answer.parse,
     "decompose": decompose.parse,
+    "chain of query": chain_of_query.parse,
     "rephrase": lambda text: rephrase.parse(text, "The Lune flows."),
     "standalone": standalone.parse,
     "final answer": reasoning.final_answer,

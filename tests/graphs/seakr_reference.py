@@ -6,7 +6,8 @@ plain functions; white space separates words.
 The paper leaves these points open; graph and reference settle them in the same way:
 
 - A U that cannot be measured is null. It counts as above every threshold and loses against every other U.
-- A step retrieves if U is above δ or if the draft is empty.
+- A draft that states the final answer ends the loop; nothing is looked up for it (the authors' order). Else a step
+  retrieves if U is above δ or if the draft is empty.
 - A repeated query ends the loop; the current step is dropped.
 - The search leaves out kept snippets; its next results take their places.
 - On a tie of U the search's order decides. A snippet that leads to an empty step is never kept.
@@ -26,7 +27,10 @@ STOP_WORDS = {"the", "is", "was", "in", "of", "so", "who"}
 
 ENDING = "So the final answer is:"
 
-UNKNOWN = {"unknown", "i do not know"}
+ANNOUNCING = {"answer", "so", "thus", "therefore"}
+"""Words that never enter a query."""
+
+UNKNOWN = {"unknown", "it is unknown", "cannot be determined"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,11 @@ class Settings:
     retrieves_by_uncertainty: bool = True
     ranks_by_uncertainty: bool = True
     reasoning: str = "self_aware"
+    stops_with_nothing_new: bool = False
+    skips_kept: bool = False
+    measures_anew: bool = False
+    always_from_knowledge: bool = False
+    one_pass: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class World:
 
     step: from documents and rationales to the next sentence, its words with their probabilities; uncertainty: its U.
     whole: from documents to the answer of one reply (null if it gives none), and its U.
-    end: from rationales to the final answer. search: from a query to document ids, best first.
+    end: from rationales to the final answer; end_uncertainty: its U. search: from a query to document ids, best first.
     """
 
     question: str
@@ -58,6 +67,7 @@ class World:
     uncertainty: Callable[[Sequence[str], Sequence[str]], float | None]
     whole: Callable[[Sequence[str]], tuple[str | None, float | None]]
     end: Callable[[Sequence[str]], str]
+    end_uncertainty: Callable[[Sequence[str]], float | None]
     search: Callable[[str], list[str]]
 
 
@@ -76,8 +86,10 @@ class Outcome:
     calls: int = 0
 
 
-def seakr(world: World, chosen: Settings) -> Outcome:
+def seakr(world: World, chosen: Settings) -> Outcome:  # noqa: PLR0912 - a straight line
     """Answer a question."""
+    if chosen.one_pass:
+        return in_one_pass(world, chosen)
     done = Outcome()
     most = min(chosen.max_docs, 1) if chosen.simple else chosen.max_docs
     steps = 0
@@ -90,7 +102,8 @@ def seakr(world: World, chosen: Settings) -> Outcome:
             u = world.uncertainty(done.kept, done.rationales)
             done.calls += 1
         uncertain = not text or u is None or u > chosen.threshold
-        if len(done.kept) < most and (uncertain or not chosen.retrieves_by_uncertainty):
+        looks = (uncertain or not chosen.retrieves_by_uncertainty) and stated(text) is None
+        if looks and len(done.kept) < most:
             asked = query(
                 words, chosen.word_uncertainty, world.question, done.rationales[-1] if done.rationales else ""
             )
@@ -98,7 +111,13 @@ def seakr(world: World, chosen: Settings) -> Outcome:
                 done.stop_reason = "query_repeated"
                 break
             done.queries.append(asked)
-            snippets = [name for name in world.search(asked) if name not in done.kept][: chosen.snippets]
+            found = world.search(asked)
+            if chosen.skips_kept:
+                found = found[: chosen.snippets]
+            snippets = [name for name in found if name not in done.kept][: chosen.snippets]
+            if not snippets and chosen.stops_with_nothing_new:
+                done.stop_reason = "nothing_new"
+                break
             tries = []
             for name in snippets if chosen.ranks_by_uncertainty else snippets[:1]:
                 shown = [*done.kept, name]
@@ -108,15 +127,14 @@ def seakr(world: World, chosen: Settings) -> Outcome:
             done.tried.append([(name, its) for name, _, its in tries])
             usable = [attempt for attempt in tries if attempt[1]]
             if usable:
-                measured = [attempt for attempt in usable if attempt[2] is not None]
-                best = min(measured, key=lambda attempt: attempt[2] or 0.0) if measured else usable[0]
+                best = least_uncertain(usable)
                 done.kept.append(best[0])
                 text, u = best[1], best[2]
         steps += 1
         if not text:
             done.stop_reason = "step_empty"
             break
-        if text.startswith(ENDING):
+        if stated(text) is not None:
             done.stop_reason = "answered"
         elif plain(text) in [plain(rationale) for rationale in done.rationales]:
             done.stop_reason = "step_repeated"
@@ -133,26 +151,72 @@ def seakr(world: World, chosen: Settings) -> Outcome:
     return done
 
 
+def least_uncertain(tries: Sequence[tuple[str, str, float | None]]) -> tuple[str, str, float | None]:
+    """The attempt with the lowest U, the first of equals; the first one if no U is known."""
+    measured = [attempt for attempt in tries if attempt[2] is not None]
+    return min(measured, key=lambda attempt: attempt[2] or 0.0) if measured else tries[0]
+
+
+def in_one_pass(world: World, chosen: Settings) -> Outcome:
+    """The authors' code for simple questions: one whole reasoning, or the least uncertain of those with a snippet."""
+    done = Outcome(strategy="rationales", calls=1)
+    answer, u = world.whole([])
+    if chosen.retrieves_by_uncertainty:
+        done.calls += 1
+    else:
+        u = None
+    if chosen.max_docs and (not chosen.retrieves_by_uncertainty or u is None or u > chosen.threshold):
+        done.queries.append(world.question)
+        snippets = world.search(world.question)[: chosen.snippets]
+        if not snippets and chosen.stops_with_nothing_new:
+            done.stop_reason, done.answer = "nothing_new", world.end([])
+            done.calls += 1
+            return done
+        tries = [(name, "", world.whole([name])[1]) for name in snippets[: None if chosen.ranks_by_uncertainty else 1]]
+        done.calls += 2 * len(tries)
+        done.tried.append([(name, its) for name, _, its in tries])
+        if tries:
+            name, _, u = least_uncertain(tries)
+            done.kept.append(name)
+            answer = world.whole([name])[0]
+    done.stop_reason = "answered" if answer is not None else "max_docs" if done.kept else "max_steps"
+    done.rationales, done.uncertainties = [text_of(answer)], [u]
+    done.answer = answer or world.end(done.rationales)
+    done.calls += not answer
+    return done
+
+
+def text_of(answer: str | None) -> str:
+    """The whole reasoning that gives this answer."""
+    return "nothing in the end" if answer is None else f"Ada left. {ENDING} {answer}".strip()
+
+
 def conclude(world: World, chosen: Settings, done: Outcome) -> None:
     """The better of the two answers, or the only one."""
     answers = []
-    by_knowledge = done.kept and (
-        chosen.reasoning == "knowledge" or (chosen.reasoning == "self_aware" and chosen.simple)
+    has_ending = bool(done.kept) or chosen.always_from_knowledge
+    by_knowledge = has_ending and (
+        chosen.reasoning == "knowledge" or (chosen.reasoning == "self_aware" and chosen.simple and bool(done.kept))
     )
-    if not by_knowledge:
+    if not by_knowledge and chosen.measures_anew:
+        left = done.rationales
+        if left and stated(left[-1]) is not None:
+            left = left[:-1]
+        answers.append(("rationales", world.end(left), world.end_uncertainty(left)))
+        done.calls += 2
+    elif not by_knowledge:
         measured = [u for u in done.uncertainties if u is not None]
         mean = math.fsum(measured) / len(measured) if measured else None
-        last = done.rationales[-1] if done.rationales else ""
-        answer = bare(last.removeprefix(ENDING)) if last.startswith(ENDING) else ""
+        answer = stated(done.rationales[-1]) if done.rationales else None
         if not answer:
             answer = world.end(done.rationales)
             done.calls += 1
         answers.append(("rationales", answer, mean))
-    if done.kept and chosen.reasoning != "rationales" and (by_knowledge or chosen.reasoning == "self_aware"):
+    if has_ending and chosen.reasoning != "rationales" and (by_knowledge or chosen.reasoning == "self_aware"):
         said, u = world.whole(done.kept)
         done.calls += 2
         if not said:
-            said = world.end(["nothing in the end" if said is None else f"Ada left. {ENDING}"])
+            said = world.end([text_of(said)])
             done.calls += 1
         answers.append(("knowledge", said, u))
     done.strategy, done.answer, _ = answers[0] if len(answers) == 1 or not loses(*answers) else answers[1]
@@ -168,12 +232,20 @@ def loses(rationales: tuple[str, str, float | None], knowledge: tuple[str, str, 
     return rationales[2] is None or knowledge[2] < rationales[2]
 
 
+def stated(text: str) -> str | None:
+    """The final answer in a step; None if it states none."""
+    for opening in (ENDING, "So the answer is:", "The answer is"):
+        if text.startswith(opening):
+            return bare(text.removeprefix(opening))
+    return text.removesuffix(" is the answer.") if text.endswith(" is the answer.") else None
+
+
 def query(words: Sequence[tuple[str, float]], max_uncertainty: float, question: str, previous: str) -> str:
     """What to search for."""
     known = {bare(word).lower() for word in (*question.split(), *previous.split())}
     sure = [bare(word) for word, p in words if not 1 - p > max_uncertainty or bare(word).lower() in known]
     for words_left in (sure, [bare(word) for word in question.split()]):
-        content = [word for word in words_left if word.lower() not in STOP_WORDS]
+        content = [word for word in words_left if word.lower() not in STOP_WORDS | ANNOUNCING]
         if content:
             return " ".join(content)
     return question

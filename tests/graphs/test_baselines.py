@@ -6,15 +6,25 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from dubito.errors import CapabilityMissing
+from dubito.errors import CapabilityMissing, UserFault
 from dubito.graphs import cot, flare, ircot, iter_retgen
 from dubito.models.interfaces import Completion, Sampling, Token
 from dubito.resources.resources import Resources
-from dubito.tests.scripted import QUESTION, Asked, ListedRetriever, Reasoner, ScriptedEncoder, doubted, walk
+from dubito.tests.scripted import (
+    QUESTION,
+    Asked,
+    ListedRetriever,
+    Reasoner,
+    ScriptedChat,
+    ScriptedEncoder,
+    doubted,
+    walk,
+)
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
@@ -23,7 +33,7 @@ LAST = "So the final answer is: the Lune."
 NO_ANSWER = "The model's reply gave no answer: it is empty."
 
 COT = ["draft_step", "append_rationale"]
-WITH_SNIPPET = ["search_snippets", "keep_first_snippet", "write_step", "append_rationale"]
+WITH_SNIPPET = ["search_snippets", "keep_snippets", "write_step", "append_rationale"]
 IRCOT = ["query_from_last_rationale", *WITH_SNIPPET]
 FLARE = ["mask_unlikely_words", *WITH_SNIPPET]
 FLARE_IN_VAIN = ["draft_step", "mask_unlikely_words", "search_snippets", "append_rationale"]
@@ -106,7 +116,7 @@ async def test_cot_searches_for_nothing() -> None:
     assert {call.sampling for call in ran.llm.asked} == {Sampling(max_tokens=100, stop=("\n",))}
     for step, text in zip(ran.steps, [WHO, WHERE, LAST], strict=True):
         assert step["draft"]["rationale"] == step["rationale"] == text
-        assert (step["query"], step["attempts"], step["chunk_id"], step["uncertainty"]) == (None, [], None, None)
+        assert (step["query"], step["attempts"], step["chunk_ids"], step["uncertainty"]) == (None, [], [], None)
 
 
 @pytest.mark.parametrize("max_steps", [1, 3])
@@ -145,6 +155,24 @@ async def test_a_step_and_an_answer_that_were_withheld_are_no_empty_ones() -> No
     ]
 
 
+@pytest.mark.parametrize("module", EVERY)
+def test_every_graph_shows_the_examples_of_a_file(module: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "examples.json"
+    file.write_text('[{"question": "Who is it?", "facts": ["Ada founded it."], "answer": "Ada"}]')
+    llm = ScriptedChat(reply=lambda system, user: LAST)
+    graph = machine(module, llm)  # type: ignore[arg-type]
+    state = graph.invoke({"question": QUESTION}, context={"examples": str(file)})
+    assert state["answer"] == "the Lune"
+    for _, messages in llm.calls:
+        said = [message["content"] for message in messages if message["role"] == "assistant"]
+        assert "Ada founded it." in said[0]
+        assert messages[1]["content"] == "Question: Who is it?"
+    file.write_text("[")
+    with pytest.raises(UserFault, match="cannot be read"):
+        machine(module, llm := ScriptedChat()).invoke({"question": QUESTION}, context={"examples": str(file)})  # type: ignore[arg-type]
+    assert llm.calls == []
+
+
 # --- IRCoT ---
 
 
@@ -153,7 +181,8 @@ async def test_ircot_searches_the_question_then_the_last_sentence() -> None:
     assert ran.path == ["prepare", *IRCOT * 3, "answer_from_rationales"]
     assert ran.retriever.asked == [QUESTION, WHO, WHERE]
     assert [step["query"] for step in ran.steps] == ran.retriever.asked
-    assert [step["chunk_id"] for step in ran.steps] == ran.evidence == ["a", "b", "c"], "the best that is new"
+    assert [step["chunk_ids"] for step in ran.steps] == [["a"], ["b"], ["c"]], "the best that is new"
+    assert ran.evidence == ["a", "b", "c"]
     assert [(call.shown, call.rationales) for call in ran.llm.of("step")] == [
         (("a",), ()),
         (("a", "b"), (WHO,)),
@@ -170,7 +199,7 @@ async def test_ircot_goes_on_without_documents_when_they_are_spent(max_docs: int
     assert ran.path == ["prepare", *IRCOT * max_docs, *COT * (4 - max_docs), "answer_from_rationales"]
     assert ran.evidence == ["a", "b"][:max_docs]
     assert ran.llm.of("step")[-1].shown == tuple(ran.evidence)
-    assert [step["chunk_id"] for step in ran.steps] == [*ran.evidence, *[None] * (4 - max_docs)]
+    assert [step["chunk_ids"] for step in ran.steps] == [*([one] for one in ran.evidence), *[[]] * (4 - max_docs)]
     assert [step["query"] for step in ran.steps] == [*[QUESTION, WHO][:max_docs], *[None] * (4 - max_docs)]
     assert ran.end == ("the Lune", "answered")
 
@@ -179,7 +208,7 @@ async def test_ircot_writes_without_what_is_not_found() -> None:
     results: Mapping[str, list[str]] = {QUESTION: [], WHO: ["a"], WHERE: ["a"]}
     ran = await run(ircot, Reasoner(step=through(WHO, WHERE, LAST)), search=lambda query: results[query])
     assert ran.path == ["prepare", *IRCOT * 3, "answer_from_rationales"]
-    assert [step["chunk_id"] for step in ran.steps] == [None, "a", None]
+    assert [step["chunk_ids"] for step in ran.steps] == [[], ["a"], []]
     assert [call.shown for call in ran.llm.of("step")] == [(), ("a",), ("a",)]
     assert ran.rationales == [WHO, WHERE, LAST]
     assert ran.state["warnings"] == [
@@ -214,7 +243,62 @@ async def test_a_snippet_that_holds_the_final_sentence_does_not_end_ircot() -> N
     assert (ran.rationales, ran.evidence, ran.state["answer"]) == ([WHO, LAST], [trap], "the Lune")
 
 
+async def test_ircot_has_no_limit_of_documents() -> None:
+    said = [f"Ada met Bo {number} times." for number in range(6)]
+    ran = await run(ircot, Reasoner(step=through(*said, LAST)), search=lambda query: [f"d{n}" for n in range(20)])
+    assert ran.evidence == [f"d{number}" for number in range(7)]
+
+
+async def test_ircot_adds_k_snippets_a_step() -> None:
+    results: dict[str, list[str]] = {QUESTION: ["a", "b", "c"], WHO: ["b", "a", "d", "e"], WHERE: ["e", "a", "f"]}
+    ran = await run(ircot, Reasoner(step=through(WHO, WHERE, LAST)), search=lambda query: results[query], k=2)
+    assert [step["chunk_ids"] for step in ran.steps] == [["a", "b"], ["d", "e"], ["f"]]
+    assert [call.shown for call in ran.llm.of("step")] == [tuple("ab"), tuple("abde"), tuple("abdef")]
+    skips = await run(
+        ircot, Reasoner(step=through(WHO, WHERE, LAST)), search=lambda query: results[query], k=2, found_again="skip"
+    )
+    assert [step["chunk_ids"] for step in skips.steps] == [["a", "b"], [], ["e"]]
+
+
+async def test_ircot_keeps_no_more_than_max_docs() -> None:
+    ran = await run(ircot, Reasoner(step=through(WHO, WHERE, LAST)), k=2, max_docs=3)
+    assert [step["chunk_ids"] for step in ran.steps] == [["a", "b"], ["c"], []]
+    assert ran.path == ["prepare", *IRCOT * 2, *COT, "answer_from_rationales"]
+
+
+@pytest.mark.parametrize("module", [ircot, flare])
+async def test_an_answer_that_is_asked_for_sees_the_snippets(module: ModuleType) -> None:
+    llm = Reasoner(step=through(doubted(WHO, Ada=0.1), doubted(WHERE, Kirkby=0.1)), end=lambda said: "the Lune")
+    ran = await run(module, llm, max_steps=2)
+    assert ran.end == ("the Lune", "max_steps")
+    assert [(call.shown, call.rationales) for call in ran.llm.of("end")] == [(("a", "b"), (WHO, WHERE))]
+
+
 # --- FLARE ---
+
+
+async def test_flare_with_k_snippets_of_the_current_step() -> None:
+    drafts: list[str | Completion] = [doubted(WHO, Ada=0.1), doubted(WHERE, Kirkby=0.1), LAST]
+    with_passages: list[str | Completion] = [WHO, WHERE]
+    llm = Reasoner(step=lambda shown, said: (with_passages if shown else drafts)[len(said)])
+    ran = await run(flare, llm, k=2, max_docs=10, passages="current")
+    assert ran.path == ["prepare", *["draft_step", *FLARE] * 2, *COT, "answer_with_uncertainty"]
+    assert [call.shown for call in ran.llm.of("step")] == [(), ("a", "b"), (), ("c", "d"), ()]
+    assert [step["chunk_ids"] for step in ran.steps] == [["a", "b"], ["c", "d"], []]
+    assert ran.evidence == ["a", "b", "c", "d"]
+
+
+async def test_flare_may_search_for_the_question_first() -> None:
+    ran = await run(flare, Reasoner(step=through(WHO, LAST)), search_first=True)
+    assert ran.path == ["prepare", *IRCOT, *COT, "answer_with_uncertainty"]
+    assert ran.retriever.asked == [QUESTION]
+    assert [call.shown for call in ran.llm.of("step")] == [("a",), ("a",)]
+    in_vain = await run(flare, Reasoner(step=through(WHO, LAST)), search=lambda query: [], search_first=True)
+    assert in_vain.path == [
+        *("prepare", "query_from_last_rationale", "search_snippets", *COT, *COT),
+        "answer_with_uncertainty",
+    ]
+    assert in_vain.rationales == [WHO, LAST]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +322,7 @@ async def test_flare_writes_the_step_again_with_what_it_keeps() -> None:
     assert ran.path == ["prepare", "draft_step", *FLARE, *COT, "answer_with_uncertainty"]
     [first, _] = ran.steps
     assert (first["draft"]["rationale"], first["rationale"]) == ("The founder is Bo.", WHO)
-    assert (first["query"], first["chunk_id"], first["attempts"]) == ("founder", "a", [])
+    assert (first["query"], first["chunk_ids"], first["attempts"]) == ("founder", ["a"], [])
     assert [(call.shown, call.rationales) for call in ran.llm.of("step")] == [((), ()), (("a",), ()), (("a",), (WHO,))]
     assert {call.sampling for call in ran.llm.asked} == {Sampling(max_tokens=100, stop=("\n",), logprobs=True)}
 
@@ -265,7 +349,7 @@ async def test_flare_keeps_its_draft_if_nothing_is_found() -> None:
     ]
     assert (ran.rationales, ran.evidence) == ([WHO, LAST], [])
     assert len(ran.llm.of("step")) == 2, "the draft stands"
-    assert (ran.steps[0]["query"], ran.steps[0]["chunk_id"]) == ("founder Ada", None)
+    assert (ran.steps[0]["query"], ran.steps[0]["chunk_ids"]) == ("founder Ada", [])
     assert ran.state["warnings"] == ["Nothing new was found for 'founder Ada'; the step is written without it."]
 
 

@@ -13,6 +13,7 @@ import pytest
 from dubito.errors import ContextOverflow, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import dense
 from dubito.models.interfaces import Completion, Message, Reply, Sampling
+from dubito.resources import resources as opened_by_name
 from dubito.resources.resources import Resources
 from dubito.state.dense import DenseContext
 from dubito.tests.graphs import dense_reference as reference
@@ -125,6 +126,16 @@ async def test_a_dse_at_the_threshold_is_certain() -> None:
     assert (await measure(llm, FIVE, dse_threshold=dse))[0]["certain"] is True
 
 
+@pytest.mark.parametrize(
+    ("k", "half_linked", "certain"), [(3, True, False), (4, True, True), (18, False, False), (19, False, True)]
+)
+async def test_what_the_papers_threshold_calls_certain_depends_on_k(k: int, half_linked: bool, certain: bool) -> None:
+    llm = Reader(answer=answers({"other one": "the Thames"}))
+    judge = ScriptedJudge(lambda one, other: half_linked and one == "the Thames")
+    state, _ = await measure(llm, ["one", *(f"text {number}" for number in range(k - 1))], judge)
+    assert state["certain"] is certain
+
+
 async def test_answers_that_differ_only_in_writing_are_not_judged() -> None:
     judge = ScriptedJudge()
     llm = Reader(answer=answers({"other two": "Lune.", "other three": "  LUNE ", "other four": "a Lune"}))
@@ -209,6 +220,14 @@ async def test_equal_texts_are_rephrased_once_but_replaced_one_at_a_time() -> No
     assert state["rephrasings"] == ["other one", "other two", "other one"]
     assert ["other one", "two", "one"] in llm.answered
     assert ["one", "two", "other one"] in llm.answered
+
+
+@pytest.mark.parametrize("name", ["(original)", "(repeated)", "r_0", "r_0 again", "r_2"])
+async def test_a_chunk_may_have_any_id(name: str) -> None:
+    llm = Reader(answer=answers({"other one": "the Thames"}))
+    state, _ = await measure(llm, [{"id": name, "text": "one"}, "two"])
+    assert state["responses"] == ["the Lune", "the Thames", "the Lune"]
+    assert state["warnings"] == []
 
 
 async def test_known_rephrasings_are_not_made_again() -> None:
@@ -482,6 +501,36 @@ async def test_calls_stay_within_the_concurrency() -> None:
     llm = Reader(seconds=0.1)
     await measure(llm, FIVE, concurrency=2)
     assert llm.under_way_at_most == 2
+
+
+# --- the rephrasing model ---
+
+
+@pytest.mark.parametrize("live", [True, False])
+async def test_another_model_may_rephrase(live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm, other = Reader(), Reader(name="other")
+    named: list[str] = []
+
+    def open_model(name: str) -> Reader:
+        named.append(name)
+        return other
+
+    monkeypatch.setattr(opened_by_name, "open_chat_model", open_model)
+    more: dict[str, Any] = {"rephraser": other} if live else {}
+    graph: Any = dense.build(Resources(llm=llm, judge=ScriptedJudge(), **more)).compile()
+    context = {"check_determinism": False, **({} if live else {"rephraser": "embedded"})}
+    state = await graph.ainvoke({"question": QUESTION, "chunks": ["one", "two"]}, context=context)
+    assert (sorted(other.rephrased), other.answered) == (["one", "two"], [])
+    assert (llm.rephrased, len(llm.answered)) == ([], 3)
+    assert named == ([] if live else ["embedded"])
+    assert state["usage"]["nodes"]["rephrase"]["calls"] == 2
+
+
+async def test_a_rephrasing_model_that_is_unknown_is_refused_before_any_model_is_called() -> None:
+    llm = Reader()
+    with pytest.raises(UserFault, match="nobody"):
+        await machine(llm).ainvoke({"question": QUESTION, "chunks": FIVE}, context=DenseContext(rephraser="nobody:x"))
+    assert llm.calls == []
 
 
 # --- against the straight line ---

@@ -407,6 +407,14 @@ async def test_a_dse_at_the_threshold_is_certain_but_not_accepted(above: float, 
     assert len(ran.rounds) == (2 if above else 3), "the second time s1 is dropped"
 
 
+@pytest.mark.parametrize(("accept", "stop_reason"), [("both", "unchanged"), ("either", "accepted")])
+async def test_with_threshold_0_no_context_is_accepted_for_its_dse(accept: str, stop_reason: str) -> None:
+    ran = await run(unsure(enough={"s0"}), dse_threshold=0.0, accept=accept)
+    assert ran.rounds[1]["dse"] == 0
+    assert ran.state["stop_reason"] == stop_reason
+    assert ran.state["certain"] is True
+
+
 async def test_without_rechunking() -> None:
     story = Story(wavering={"fixed 0"}, needed={"fixed 0"}, settling={"fixed 3"}, enough={"fixed 3"})
     ran = await run(story, adaptive=False)
@@ -510,6 +518,17 @@ async def test_the_largest_context(max_chunks: int, added: list[str]) -> None:
     ran = await run(story, max_chunks=max_chunks, max_rounds=1)
     assert [refill["chunk_id"] for refill in ran.rounds[1]["refilled"]] == added
     assert ran.state["stop_reason"] == ("max_rounds" if added else "unchanged")
+    warnings = [warning for warning in ran.state["warnings"] if f"at most max_chunks = {max_chunks} chunks" in warning]
+    assert len(warnings) == (len(added) < 2)
+    assert all(f"not added: {2 - len(added)}," in warning for warning in warnings)
+
+
+async def test_of_equally_near_chunks_the_lowest_row_is_added() -> None:
+    # s1 and s2 each bring a chunk; the copies of s3 are equally near to both
+    semantic = {**SEMANTIC, "copy": 30, "copy of copy": 30}
+    story = unsure(wavering={"s1", "s2"}, needed={"s1", "s2"})
+    ran = await run(story, semantic={**semantic, "s4": 170, "s5": 175}, max_rounds=1)
+    assert [refill["chunk_id"] for refill in ran.rounds[1]["refilled"]] == ["c3", "c6"]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from dubito.errors import CapabilityMissing, ContextOverflow, UserFault
 from dubito.graphs import df_rag
+from dubito.nodes.candidates import candidates
+from dubito.nodes.choose_lambda import choose_lambda
+from dubito.nodes.select_lambdas import select_lambdas
+from dubito.prompts import report
 from dubito.resources.resources import Resources
-from dubito.tests.scripted import PLAN, QUESTION, VECTORS, ScriptedChat, ScriptedEncoder, chat, resources
+from dubito.state.df_rag import LAMBDAS, DFRagContext
+from dubito.tests.graphs import df_rag_reference as reference
+from dubito.tests.scripted import (
+    PLAN,
+    QUESTION,
+    VECTORS,
+    ScriptedChat,
+    ScriptedEncoder,
+    ScriptedRetriever,
+    chat,
+    resources,
+    unit,
+)
 
 
 async def run(opened: Resources, **settings: Any) -> tuple[dict[str, Any], list[str]]:
@@ -134,10 +153,49 @@ async def test_incremental_context_reaches_the_generator() -> None:
     assert state["incremental_context"] == ["Find the founder: Ada", "Find the birthplace: not found"]
 
 
+async def test_the_output_holds_what_was_decided_from() -> None:
+    graph: Any = df_rag.build(resources(chat())).compile()
+    settings = {"evaluator": "report", "incremental_context": True}
+    output = await graph.ainvoke({"question": QUESTION}, context=settings)
+    sets, evaluations = output["candidates"], {one["candidate"]: one for one in output["evaluations"]}
+    assert sorted(evaluations) == list(range(len(sets)))
+    for number, chunk_set in enumerate(sets):
+        assert evaluations[number]["answers"] == ["Ada", ""]
+        support = next(one["support"] for one in output["supports"] if one["lambdas"] == chunk_set["lambdas"])
+        assert support == sum(evaluations[number]["scores"])
+    chosen = next(one for one in sets if output["lambda_star"] in one["lambdas"])
+    assert [chunk["id"] for chunk in output["evidence"]] == chosen["chunk_ids"]
+    assert output["incremental_context"] == ["Find the founder: Ada", "Find the birthplace: not found"]
+
+
+async def test_an_unreadable_report_tells_the_generator_the_plan_alone() -> None:
+    llm = chat(report="It is fine.")
+    await run(resources(llm), incremental_context=True)
+    prompt = llm.calls[-1][1][-1]["content"]
+    assert "- Find the founder\n- Find the birthplace\n" in prompt
+    assert "not found" not in prompt
+
+
+@pytest.mark.parametrize("examples", [True, False])
+async def test_the_evaluator_sees_three_worked_examples_unless_told_otherwise(examples: bool) -> None:
+    llm = chat()
+    state, _ = await run(resources(llm), **({} if examples else {"report_examples": False}))
+    asked = [messages for _, messages in llm.calls if "how well a set of passages" in messages[0]["content"]]
+    assert len(asked) == distinct(state)
+    assert {sum(message["role"] == "assistant" for message in messages) for messages in asked} == {3 * examples}
+
+
 async def test_without_incremental_context_the_generator_sees_no_plan() -> None:
     llm = chat()
     await run(resources(llm))
     assert "Find the founder" not in llm.calls[-1][1][-1]["content"]
+
+
+async def test_a_model_that_can_is_kept_to_the_form_of_the_plan_and_of_the_reports() -> None:
+    llm = chat(capabilities=frozenset({"pattern"}))
+    state, _ = await run(resources(llm))
+    assert re.fullmatch(llm.patterns[0], PLAN)
+    assert llm.patterns[1:] == [report.pattern(2)] * distinct(state), "a line for each of the plan's two steps"
 
 
 @pytest.mark.parametrize(
@@ -240,13 +298,53 @@ async def test_passages_cannot_close_their_delimiter_or_forge_a_turn() -> None:
 
 
 async def test_mmr_and_ann_select_by_their_own_rules() -> None:
-    gmmr, _ = await run(resources(chat()))
-    mmr, _ = await run(resources(chat()), diversity="mmr")
-    assert gmmr["candidates"] != mmr["candidates"]
+    functions = ("gmmr", "mmr_centroid", "mmr")
+    of_each = [(await run(resources(chat()), diversity=function))[0]["candidates"] for function in functions]
+    assert all(of_each.count(sets) == 1 for sets in of_each)
     near, _ = await run(resources(chat()), search="ann", top_n=5)
     assert near["candidates"] == [
         {"lambdas": [i / 10 for i in range(1, 11)], "chunk_ids": ["c0", "c1", "c2", "c3", "c4"]}
     ]
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [("0:1:0.25", [0.0, 0.25, 0.5, 0.75, 1.0]), ("0.8, 0.3,0.8", [0.3, 0.8]), ([0.5, 1], [0.5, 1.0])],
+)
+async def test_the_levels_are_a_setting(levels: Any, expected: list[float]) -> None:
+    state, _ = await run(resources(chat()), lambdas=levels)
+    assert sorted(lam for one in state["candidates"] for lam in one["lambdas"]) == expected
+    assert state["lambda_star"] == sorted(expected)[len(expected) // 2], "all sets are tied"
+
+
+async def test_chunks_may_stand_in_the_order_of_their_selection() -> None:
+    near, far = [1.0, 0.1, 0.0], [0.2, 0.0, 1.0]
+    # λ = 0.1 selects c2, the far chunk, second; λ = 1 selects by similarity
+    vectors = [near, [1.0, 0.2, 0.0], far]
+    orders = {}
+    for order in ("similarity", "selection"):
+        llm = chat()
+        state, _ = await run(resources(llm, vectors=vectors), k=3, lambdas="0.1,0.2", chunk_order=order)
+        assert [one["lambdas"] for one in state["candidates"]] == [[0.1, 0.2]]
+        orders[order] = [chunk["id"] for chunk in state["evidence"]]
+        shown = llm.calls[-1][1][-1]["content"]
+        assert [f"c{title[-1]}" for title in sorted(("T0", "T1", "T2"), key=shown.index)] == orders[order]
+    assert orders == {"similarity": ["c0", "c1", "c2"], "selection": ["c0", "c2", "c1"]}
+
+
+@pytest.mark.parametrize(("longest", "kept"), [({}, 8), ({"max_plan_steps": 3}, 3), ({"max_plan_steps": 20}, 12)])
+async def test_a_long_plan_is_cut_with_a_warning(longest: dict[str, int], kept: int) -> None:
+    def reply(system: str, user: str) -> str:
+        if "plan how to answer" in system:
+            return "\n".join(f"{number}) Find number {number}" for number in range(1, 13))
+        if "how well a set of passages" in system:
+            return "\n".join(f"{number}) score: 1 | answer: a" for number in range(1, user.count("Find number") + 1))
+        return "the Lune"
+
+    state, _ = await run(resources(ScriptedChat(reply=reply)), **longest)
+    assert len(state["plan"]) == kept
+    cut = f"The plan has 12 steps and was cut to {kept}: raise max_plan_steps to keep them all."
+    assert state["warnings"] == ([cut] if kept < 12 else [])
 
 
 async def test_usage_counts_calls_and_tokens_per_node() -> None:
@@ -300,3 +398,70 @@ def test_two_questions_at_once_do_not_mix() -> None:
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(ask, range(8)))
     assert answers == [(f"answer to question {i}", [f"question {i}"]) for i in range(8)]
+
+
+# --- against the straight line ---
+
+GRIDS = {"0.1:1:0.1": LAMBDAS, "0:1:0.05": tuple(round(i / 20, 6) for i in range(21)), "0.2,0.5,0.6": (0.2, 0.5, 0.6)}
+
+
+def world_of(luck: np.random.Generator) -> reference.World:
+    """A random world, with copies of chunks, whose Evaluator gives few different totals, so that many sets are tied."""
+    dimensions = int(luck.choice([2, 3, 8]))
+    vectors = unit(luck.standard_normal((int(luck.integers(1, 15)), dimensions)).tolist())
+    vectors = vectors[luck.integers(len(vectors), size=len(vectors) + int(luck.integers(3)))]
+    question = unit([(vectors[0] + 0.5 * luck.standard_normal(dimensions)).tolist()])[0]
+    seed, best = int(luck.integers(2**31)), int(luck.choice([0, 1, 5]))
+
+    def scores(chunks: frozenset[int]) -> list[float]:
+        own = np.random.default_rng([seed, *sorted(chunks)])
+        return [float(score) for score in own.integers(0, best + 1, size=2)]
+
+    return reference.World(question.tolist(), vectors.tolist(), scores)
+
+
+async def decided(world: reference.World, context: DFRagContext) -> Any:
+    """What the nodes decide, without LangGraph around them: many worlds are tried."""
+    opened = Resources(llm=chat(), retriever=ScriptedRetriever(world.question, world.chunks))
+    state: Any = {"question": QUESTION, "plan": ["a", "b"]}
+    state |= {**await candidates(state, context, opened), "evaluations": []}
+    while pending := (await select_lambdas(state, context, opened))["pending"]:
+        for number in pending:
+            scores = world.scores(rows_of(state["candidates"][number]["chunk_ids"]))
+            state["evaluations"].append({"candidate": number, "scores": scores, "answers": ["", ""]})
+    return {**state, **await choose_lambda(state, context, opened)}
+
+
+def rows_of(chunk_ids: Sequence[str]) -> frozenset[int]:
+    return frozenset(int(name.removeprefix("c")) for name in chunk_ids)
+
+
+async def test_it_chooses_what_the_straight_line_chooses() -> None:
+    luck = np.random.default_rng(20)
+    reached: Counter[str] = Counter()
+    while reached["worlds"] < 400:
+        world = world_of(luck)
+        context = DFRagContext.model_validate(
+            {
+                "evaluator": "report",
+                "k": int(luck.integers(1, 6)),
+                "lambdas": str(luck.choice([*GRIDS])),
+                "diversity": str(luck.choice(["gmmr", "mmr_centroid", "mmr"])),
+                "sampling": str(luck.choice(["uniform", "binary"])),
+            }
+        )
+        try:
+            grid = GRIDS[context.lambdas]
+            expected = reference.choose(world, grid, context.k, context.diversity, context.sampling)
+        except reference.TooClose:
+            continue
+        state = await decided(world, context)
+        sets = {tuple(one["lambdas"]): rows_of(one["chunk_ids"]) for one in state["candidates"]}
+        supports = {sets[tuple(one["lambdas"])]: one["support"] for one in state["supports"]}
+        assert supports == expected.supports
+        assert state["lambda_star"] == expected.lambda_star
+        assert rows_of([chunk["id"] for chunk in state["evidence"]]) == expected.chosen
+        reached["worlds"] += 1
+        reached["tied"] += list(supports.values()).count(max(supports.values())) > 1
+        reached["not evaluated"] += len(supports) < len(sets)
+    assert min(reached["tied"], reached["not evaluated"]) > 50, reached

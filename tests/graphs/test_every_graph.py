@@ -11,17 +11,17 @@ from dubito.errors import ModelFault, ModelUnavailable, UserFault
 from dubito.graphs.registry import context_type
 from dubito.prompt_templates import PROMPTS
 from dubito.tests.graphs.test_forks import CASES, Case, figures
-from dubito.tests.scripted import ScriptedChat
+from dubito.tests.scripted import ANSWERED, ScriptedChat
 from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 
-ANSWERED = {"answer", "evidence", "uncertainty", "chosen", "usage", "warnings"}
 STEPWISE = {"steps", "stop_reason"}
 OWN_FIGURES: dict[str, set[str]] = {
     "cot": STEPWISE,
     "dense": {"responses", "rephrasings", "link", "dse", "shares", "certain"},
     "dense_rag": {"dse", "certain", "sufficient", "stop_reason", "rounds"},
-    "df_rag": {"plan", "supports", "lambda_star"},
+    "df_rag": {"plan", "candidates", "evaluations", "supports", "lambda_star", "incremental_context"},
+    "escalate": {"tried"},
     "flare": STEPWISE,
     "ircot": STEPWISE,
     "iter_retgen": {"iterations"},
@@ -104,7 +104,8 @@ async def test_a_lasting_model_fault_ends_as_unavailable(case: Case) -> None:
 
 
 async def test_a_fault_whose_request_was_retried_is_not_retried_by_the_node(case: Case) -> None:
-    case.models[0].faults = [ModelFault("scripted", "connection refused", attempts=7)]
+    # twice, because a cascade asks its second rung
+    case.models[0].faults = [ModelFault("scripted", "connection refused", attempts=7) for _ in range(2)]
     with pytest.raises(ModelUnavailable, match="scripted did not answer after 7 attempts: connection refused"):
         await case.builder.compile().ainvoke(case.given, context=case.context)
 

@@ -14,19 +14,14 @@ from dubito.docs.generate import BACKENDS, works_with
 from dubito.errors import UserFault
 from dubito.graphs.registry import context_type, graph_named
 from dubito.models.interfaces import (
-    Capability,
-    Choice,
-    Completion,
     Introspection,
     Message,
     Reply,
     Sampling,
-    Scores,
-    Token,
     Tokens,
 )
 from dubito.resources.resources import Resources
-from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedEncoder, ScriptedRetriever
+from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedEncoder, ScriptedRetriever, spoken
 from dubito.tests.stub_server import Stub, completed, serving
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -98,33 +93,26 @@ class VLLM(Server):
 
 
 @dataclass
-class InProcess:
+class InProcess(ScriptedChat):
     """A model in this process that can do what it says, and says always the same."""
 
-    capabilities: frozenset[Capability]
-    name: str = "hf:my-model"
-
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
-        tokens = (Token(SAYS, -0.5),) if sampling.logprobs else ()
-        return Reply((Completion(SAYS, "stop", tokens),) * sampling.n, Tokens(7, 3))
-
-    async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
-        return Choice({option: 1 / len(options) for option in options}, Tokens(7, 1))
-
-    async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
-        return Scores(tuple((Token(text, -0.5),) for text in continuations), Tokens(7, 0))
+        return Reply((spoken(SAYS, sampling),) * sampling.n, Tokens(7, 3))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
     ) -> Introspection:
         states = np.tile(np.array([1.0, -1.0], dtype=np.float32), (sampling.n, 1))
         return Introspection(await self.complete(messages, sampling), states, 15)
 
-    async def window(self) -> int | None:
-        return 4096
 
-    async def count(self, texts: Sequence[str]) -> list[int]:
-        return [len(text.split()) for text in texts]
+def in_process(kind: str) -> InProcess:
+    return InProcess(
+        capabilities=BACKENDS[kind].capabilities,
+        name=BACKENDS[kind].name,
+        pick=lambda user, options: options[0],
+        mean_logprob=lambda user, text: -0.5,
+    )
 
 
 class LangChain(BaseChatModel):
@@ -169,10 +157,7 @@ def models() -> Iterator[Mapping[str, Opened]]:
             "logprobs": Opened(name=f"{told.url}#m"),
             "vllm": Opened(name=vllm.url.removesuffix("/v1")),
             "langchain": Opened(LangChain()),
-            **{
-                kind: Opened(InProcess(BACKENDS[kind].capabilities, BACKENDS[kind].name))
-                for kind in ("states", "engine", "weights", "embedded")
-            },
+            **{kind: Opened(in_process(kind)) for kind in ("states", "engine", "weights", "embedded")},
         }
 
 
@@ -209,8 +194,10 @@ async def test_it_answers_or_says_what_to_set(graph: str, kind: str, models: Map
     if due_here == "no" or due_here.startswith("set "):
         with pytest.raises(UserFault) as fault:
             await ran(graph, model, **({} if graph == "cot" else {"corpus": "/nowhere"}))
-        assert ("set llm to a model" if due_here == "no" else "retrieval_threshold=-6") in str(fault.value)
-        assert due_here == "no" or "dubito calibrate seakr" in str(fault.value)
+        assert ("set llm to a model" if due_here == "no" else "set retrieval_threshold, or estimator=prompt") in str(
+            fault.value
+        )
+        assert due_here == "no" or "dubito calibrate retrieval_threshold" in str(fault.value)
         if due_here == "no":
             return
     output = await ran(graph, model, **({"retrieval_threshold": -6} if due_here.startswith("set ") else {}))
@@ -243,7 +230,7 @@ async def test_a_setting_that_auto_leaves_without_effect_gives_a_warning(models:
 
 async def test_without_an_encoder_the_chat_model_judges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dubito.resources.fitting.can_encode", lambda name: False)
-    model = InProcess(BACKENDS["vllm"].capabilities)
+    model = in_process("vllm")
     resources = Resources(llm=model, retriever=ScriptedRetriever(QUERY, VECTORS))
     dense = await graph_named("dense", resources).ainvoke({"question": QUESTION})
     assert dense["chosen"]["judge"] == {"value": "llm", "because": "no encoder is installed"}

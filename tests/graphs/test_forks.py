@@ -22,6 +22,7 @@ from dubito.graphs import (
     dense,
     dense_rag,
     df_rag,
+    escalate,
     flare,
     ircot,
     iter_retgen,
@@ -48,6 +49,7 @@ from dubito.tests.scripted import (
     ListedRetriever,
     Reader,
     Reasoner,
+    Rungs,
     ScriptedChat,
     ScriptedEncoder,
     ScriptedGraph,
@@ -157,6 +159,16 @@ def vanilla_case() -> Case:
     opened = Resources(llm=llm, retriever=ScriptedRetriever(QUERY, VECTORS))
     edits = {"retrieve": ASKED, "generate": EVIDENCE}
     return Case(vanilla_rag.build(opened), opened, [llm], {"question": QUESTION}, edits, {"k": 2})
+
+
+def escalate_case() -> Case:
+    llm, judge = Rungs(), ScriptedJudge(lambda one, other: one == other)
+    opened = Resources(llm=llm, judge=judge, retriever=ScriptedRetriever(QUERY, VECTORS))
+    shown = Edit(lambda state: {"evidence": [document(MARK)]}, shows=lambda output, asked: MARK in str(output))
+    renamed = Edit(lambda state: {"answer": MARK}, shows=lambda output, asked: MARK in str(output["tried"]))
+    edits = {"cot": ASKED, "assess": renamed, "vanilla_rag": ASKED, "conclude": shown}
+    settings = {"rungs": "cot,vanilla_rag", "answer_samples": 2, "k": 1}
+    return Case(escalate.build(opened), opened, [llm, judge], {"question": QUESTION}, edits, settings)
 
 
 def dense_case(chunks: list[str] | None) -> Case:
@@ -321,7 +333,7 @@ STEPWISE = {
     "query_from_last_rationale": ASKED,
     "mask_unlikely_words": word(0.5),
     "search_snippets": to(query=MARK),
-    "keep_first_snippet": to(snippets=[document(MARK)]),
+    "keep_snippets": to(snippets=[document(MARK)]),
     "write_step": ASKED,
     "append_rationale": WRITTEN,
     "answer_from_rationales": ENDED,
@@ -432,6 +444,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "dense_rag, not judged": lambda: dense_rag_case(self_evaluation=False, max_rounds=1),
     "dense_rag, not refined": lambda: dense_rag_case(refinement="off"),
     "df_rag": df_rag_case,
+    "escalate": escalate_case,
     "flare": lambda: baseline_case(flare, max_docs=1),
     "flare, with another bound": lambda: baseline_case(flare, likely_from=0.05),
     "ircot": lambda: baseline_case(ircot, max_docs=1),

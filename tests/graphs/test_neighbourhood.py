@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from dubito.errors import CapabilityMissing, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import neighbourhood
+from dubito.models.interfaces import LABELS, Judgements
 from dubito.nodes import select_batch as selecting
 from dubito.resources.resources import Resources
+from dubito.state.calibration import PenaltyCalibration, settings_of
 from dubito.state.neighbourhood import MOST_BATCHES, NeighbourhoodContext
+from dubito.tests.graphs import record_orders
 from dubito.tests.graphs import sunar_reference as reference
 from dubito.tests.scripted import (
     QUESTION,
@@ -114,6 +119,21 @@ async def run(
     assert inner == []
     assert json.loads(json.dumps(state)) == state
     return Ran(state, path, llm, judge, reranker)
+
+
+class LabellingJudge(ScriptedJudge):
+    """A judge that gives pairs these labels; null: it cannot label the pair."""
+
+    def __init__(self, labels: Mapping[tuple[str, str], str | None]) -> None:
+        super().__init__()
+        self._labels = labels
+
+    async def judge(self, question: str, pairs: Sequence[tuple[str, str]]) -> Judgements:
+        unlabelled = [np.nan] * len(LABELS)
+        rows = [
+            [float(one == label) for one in LABELS] if label else unlabelled for label in map(self._labels.get, pairs)
+        ]
+        return np.array(rows, dtype=np.float64)
 
 
 def with_sets(*sets: int) -> Callable[[str, Sequence[str]], list[str]]:
@@ -432,7 +452,136 @@ async def test_an_undecided_pair_counts_as_no_entailment() -> None:
     ]
 
 
+async def test_the_whole_batch_is_shown_in_the_order_of_its_pool() -> None:
+    near = {"a": ["x", "y"], "b": ["z"]}
+    scores = {"a": 0.2, "b": 0.9, "x": 0.1, "y": 0.3, "z": 0.5}
+    ran = await run(found=["a", "b"], near=near, scores=scores, batch_size=3, sampled_documents=0)
+    assert ran.llm.of("sample") == [(QUESTION, ["a", "b"]), (QUESTION, ["z", "x", "y"])]
+
+
+async def test_neighbours_of_a_penalised_document_may_wait_with_its_raw_score() -> None:
+    # penalised, x and u wait with 0.9 / 4, y with 0.3; raw, x and u wait with 0.9
+    near = {"a": ["x", "u"], "x": ["y"]}
+    scores = {"a": 0.9, "x": 0.3, "u": 0.1, "y": 0.2}
+    llm = Explorer(samples=with_sets(4, 1, 1, 1))
+    ran = await run(llm, near=near, found=["a"], batch_size=1, scores=scores, frontier_score="raw")
+    assert ran.order == ["a", "x", "u", "y"]
+    assert ran.evidence == ["x", "a", "y", "u"], "the evidence is ranked by penalised scores all the same"
+
+
+LABELLED = {
+    # (first, second): the likeliest label of the pair
+    ("Ada", "Ida"): "contradiction", ("Ida", "Ada"): "neutral",
+    ("Ada", "Ada L."): "entailment", ("Ada L.", "Ada"): "entailment",
+    ("Ida", "Ada L."): "contradiction", ("Ada L.", "Ida"): "contradiction",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answers", "s"),
+    [
+        (["Ada", "Ida", "Ada L.", "ada."], 2),  # Ada and Ida, Ida and Ada L.; equal answers count once
+        (["Ada", "Ada L."], 1),  # none
+        (["Ida", "ida"], 1),
+        (["Ada", "", "Ida"], 1),
+    ],
+)
+async def test_contradicting_pairs_may_be_counted_in_place_of_semantic_sets(answers: list[str], s: int) -> None:
+    judge = LabellingJudge(LABELLED)
+    ran = await run(Explorer(samples=lambda query, names: answers), judge, budget=2, asu="contradictions")
+    assert {one["number_of_semantic_sets"] for one in ran.state["scored"]} == {s}
+    assert [one["score"] for one in ran.state["scored"]] == pytest.approx([0.9 / s, 0.2 / s])
+    assert ran.state["uncertainty"]["signal"] == "mean number of contradictions"
+
+
+async def test_a_pair_without_a_label_is_no_contradiction() -> None:
+    judge = LabellingJudge({**LABELLED, ("Ada", "Ida"): None, ("Ida", "Ada"): None})
+    answers = ["Ada", "Ida", "Ada L."]
+    ran = await run(Explorer(samples=lambda query, names: answers), judge, budget=2, asu="contradictions")
+    assert {one["number_of_semantic_sets"] for one in ran.state["scored"]} == {1}
+    assert ran.state["warnings"] == [
+        "The judge 'judge' could not label 2 pairs of answers; they count as not contradicting."
+    ]
+
+
+@pytest.mark.parametrize("judge", ["embedded", "similarity:0.7"])
+def test_contradictions_need_a_judge_that_knows_them(judge: str) -> None:
+    with pytest.raises(UserFault, match=f"judge={judge} does not: set judge=llm, or judge to nli:FOLDER-OR-HUB-NAME"):
+        NeighbourhoodContext(asu="contradictions", judge=judge)
+    taken = NeighbourhoodContext(asu="contradictions").fitted(frozenset({"encoder"}))
+    assert taken.chosen["judge"] == {"value": "llm", "because": "it knows contradictions"}
+    of_the_paper = NeighbourhoodContext(asu="contradictions", preset="paper").fitted(frozenset({"encoder"}))
+    assert of_the_paper.judge == "nli:FacebookAI/roberta-large-mnli"
+
+
+# --- the conformal penalty ---
+
+
+async def penalty_file(folder: Path, scores: Sequence[int], **made_with: Any) -> str:
+    """A calibration file with these numbers of semantic sets, for the settings of `run` except `made_with`."""
+    context = NeighbourhoodContext(**{"samples": 4, "judge": "embedded", **made_with})
+    found = {"scores": sorted(scores), "right": "exact", "left_out": 0, "made_with": {}}
+    settings = settings_of(context, ("samples", "judge"))
+    calibration = PenaltyCalibration(technique="penalty", model=context.llm, settings=settings, **found)
+    await asyncio.to_thread(calibration.save, folder / "penalty.json")
+    return str(folder / "penalty.json")
+
+
+async def test_the_conformal_penalty_is_the_p_value_of_s(tmp_path: Path) -> None:
+    # of the four scores 1, 1, 2, 4: all are at least 1, two at least 2, one at least 3, none at least 5
+    file = await penalty_file(tmp_path, [4, 1, 2, 1])
+    found = list(FALLING)
+    llm = Explorer(samples=with_sets(1, 2, 3, 4))
+    ran = await run(llm, found=found, near={}, scores=FALLING, penalty="conformal", penalty_file=file)
+    factors = [one["score"] / one["raw_score"] for one in ran.state["scored"]]
+    assert factors == pytest.approx([1, 1, 3 / 5, 3 / 5, 2 / 5, 2 / 5, 2 / 5, 2 / 5])
+
+
+async def test_a_conformal_penalty_without_p_values_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserFault, match="needs calibrated p-values: make a file with dubito calibrate penalty"):
+        NeighbourhoodContext(penalty="conformal")
+    with pytest.raises(UserFault, match="penalty_file has no effect with penalty=1/s"):
+        NeighbourhoodContext(penalty_file="x.json")
+    llm = Explorer()
+    with pytest.raises(UserFault, match=r"There is no calibration at .* make one with dubito calibrate penalty"):
+        await run(llm, penalty="conformal", penalty_file=str(tmp_path / "none.json"))
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize(
+    ("made_with", "told"),
+    [
+        ({"samples": 5}, "samples 5, not 4"),
+        ({"judge": "llm"}, "judge llm, not embedded"),
+        ({"llm": "hf:other"}, "the chat model hf:other, not embedded"),
+    ],
+)
+async def test_the_p_values_of_another_model_m_or_judge_are_refused(
+    tmp_path: Path, made_with: dict[str, Any], told: str
+) -> None:
+    llm, file = Explorer(), await penalty_file(tmp_path, [1], **made_with)
+    with pytest.raises(UserFault, match=f"holds for {told}: use the settings it was made with"):
+        await run(llm, penalty="conformal", penalty_file=file)
+    assert llm.calls == []
+
+
 # --- the sub-question ---
+
+
+async def test_the_first_stage_may_search_for_the_question_itself() -> None:
+    for query, searched in (("question", QUESTION), ("sub_question", "Who is it?")):
+        retriever = ListedRetriever(lambda query: FOUND)
+        resources = Resources(
+            Explorer(),
+            ScriptedEncoder(),
+            retriever,
+            judge=ScriptedJudge(),
+            reranker=by(SCORES),
+            graph=ScriptedGraph({}),
+        )
+        graph: Any = neighbourhood.build(resources).compile()
+        await graph.ainvoke({"question": QUESTION, "query": "Who is it?"}, context={"first_stage_query": query})
+        assert retriever.asked == [searched]
 
 
 @pytest.mark.parametrize("given_query", [None, "missing", "Who is it?"])
@@ -565,6 +714,52 @@ async def test_the_query_of_a_look_up_that_was_refused_does_not_reach_the_thread
     assert [query for query, _ in llm.of("answer")] == ["second?"]
 
 
+# --- against published programs ---
+
+RECORDED = json.loads((Path(__file__).parent / "recorded_orders.json").read_text(encoding="utf-8"))
+"""What the programs did in these worlds: see `record_orders`."""
+
+
+async def in_recorded_world(number: int, **context: Any) -> Ran:
+    world = record_orders.world_of(number)
+    left = iter(world.answers)
+    llm = Explorer(samples=lambda query, names: next(left))
+    labels = {
+        (a, b): "contradiction" if (a, b) in world.contradicting else "neutral"
+        for a in record_orders.NAMES
+        for b in record_orders.NAMES
+    }
+    judge = LabellingJudge(labels)
+    return await run(llm, judge, found=world.found, scores=world.raw, near=world.near, **context)
+
+
+@pytest.mark.parametrize("number", record_orders.WORLDS)
+async def test_without_penalty_it_scores_the_documents_in_the_order_of_gar(number: int) -> None:
+    world = record_orders.world_of(number)
+    ran = await in_recorded_world(number, penalty="none", budget=world.budget, batch_size=world.batch)
+    assert ran.order == RECORDED[number]["gar"]
+
+
+@pytest.mark.parametrize("number", record_orders.WORLDS)
+async def test_with_their_settings_it_does_what_the_authors_script_does(number: int) -> None:
+    recorded = RECORDED[number]["sunar"]
+    theirs = {"frontier_score": "raw", "sampled_documents": 0, "asu": "contradictions", "samples": 10}
+    ran = await in_recorded_world(number, batch_size=16, **theirs)
+    assert [names for _, names in ran.llm.of("sample")] == ran.batches == recorded["batches"]
+    assert ran.evidence == recorded["best"]
+
+
+async def test_their_settings_matter() -> None:
+    theirs = {"frontier_score": "raw", "asu": "contradictions"}
+    for left_out in theirs:
+        ran = [
+            await in_recorded_world(n, batch_size=16, samples=10, **{**theirs, left_out: ours})
+            for n in record_orders.WORLDS
+            for ours in [NeighbourhoodContext.model_fields[left_out].default]
+        ]
+        assert any(one.evidence != two["sunar"]["best"] for one, two in zip(ran, RECORDED, strict=True))
+
+
 # --- against the reference loop ---
 
 
@@ -606,10 +801,12 @@ def options(draw: st.DrawFn) -> reference.Settings:
         budget=draw(st.sampled_from([100, 7, 3, 1, 10])),
         batch=draw(st.sampled_from([2, 3, 1, 5, 16])),
         evidence=draw(st.sampled_from([10, 3, 1])),
-        penalty=draw(st.sampled_from(["1/s", "1/sqrt(s)", "fixed", "none"])),
+        penalty=draw(st.sampled_from(["1/s", "1/sqrt(s)", "fixed", "none", "conformal"])),
         fixed=draw(st.sampled_from([0.5, 0.1, 1.0])),
         patience=draw(st.sampled_from([0, 0, 1, 2])),
         epsilon=draw(st.sampled_from([0.001, 0.0, 0.1])),
+        frontier_score=draw(st.sampled_from(["penalised", "raw"])),
+        calibration=draw(st.sampled_from([(1,), (1, 1, 2, 2, 3), (2, 4, 4)])),
     )
 
 
@@ -619,7 +816,7 @@ def by_the_reference(world: World, chosen: reference.Settings) -> reference.Outc
 
 @settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds, options())
-async def test_it_computes_the_same_as_the_reference(world: World, chosen: reference.Settings) -> None:
+async def test_it_computes_the_same_as_the_reference(tmp_path: Path, world: World, chosen: reference.Settings) -> None:
     expected = by_the_reference(world, chosen)
     llm, reranker = Explorer(samples=with_sets(*world.sets)), by(world.raw)
     graph = machine(llm, reranker=reranker, found=lambda query: world.found, near=world.near)
@@ -629,6 +826,8 @@ async def test_it_computes_the_same_as_the_reference(world: World, chosen: refer
         "k": chosen.evidence,
         "penalty": chosen.penalty,
         "fixed_penalty": chosen.fixed,
+        "frontier_score": chosen.frontier_score,
+        "penalty_file": await penalty_file(tmp_path, chosen.calibration) if chosen.penalty == "conformal" else "",
         "patience": chosen.patience,
         "tolerance": chosen.epsilon,
         "samples": 4,
@@ -667,7 +866,7 @@ def test_the_random_worlds_reach_every_end() -> None:
         )
 
     tell()
-    expected = {"budget", "exhausted", "converged", "1/s", "1/sqrt(s)", "fixed", "found twice"}
+    expected = {"budget", "exhausted", "converged", "1/s", "1/sqrt(s)", "fixed", "conformal", "found twice"}
     expected |= {"first stage skipped", "frontier skipped", "taken from the frontier though found"}
     assert {name for name in expected if reached[name] >= 5} == expected, reached
 

@@ -143,7 +143,7 @@ async def test_a_certain_model_retrieves_nothing() -> None:
     assert (ran.evidence, ran.state["warnings"], ran.state["threshold"]) == ([], [], -6.0)
     assert [call.rationales for call in ran.llm.of("step")] == [(), (WHO,), (WHO, WHERE)]
     for step in ran.steps:
-        assert (step["query"], step["attempts"], step["chunk_id"]) == (None, [], None)
+        assert (step["query"], step["attempts"], step["chunk_ids"]) == (None, [], [])
         assert step["uncertainty"] == step["draft"]["uncertainty"] == pytest.approx(SURE)
     assert ran.llm.of("end") == []
 
@@ -162,9 +162,9 @@ async def test_an_uncertain_model_retrieves_and_tries_three_snippets() -> None:
     tried = {attempt["chunk_id"]: attempt["uncertainty"] for attempt in first["attempts"]}
     assert tried == {"a": pytest.approx(-5.7), "b": pytest.approx(-6.2), "c": pytest.approx(-5.8)}
     assert [attempt["rationale"] for attempt in first["attempts"]] == [f"The founder is {name}." for name in "abc"]
-    assert (first["chunk_id"], first["query"]) == ("b", "founder Bo")
+    assert (first["chunk_ids"], first["query"]) == (["b"], "founder Bo")
     assert first["uncertainty"] == pytest.approx(-6.2), "U with the snippet, not that of the draft"
-    assert (last["chunk_id"], last["attempts"], last["query"]) == (None, [], None)
+    assert (last["chunk_ids"], last["attempts"], last["query"]) == ([], [], None)
     assert ran.evidence == ["b"]
     # what was kept stays in the prompt
     assert [(call.shown, call.rationales) for call in ran.llm.of("step")][-1] == (("b",), ("The founder is b.",))
@@ -182,9 +182,12 @@ async def test_u_at_the_threshold_is_not_above_it() -> None:
     def measured(ran: Ran) -> float:
         return float(ran.steps[0]["draft"]["uncertainty"])
 
-    exact = measured(await run(Reasoner(), retrieval_threshold=10))
-    assert "formulate_query" not in (await run(Reasoner(), retrieval_threshold=repr(exact))).path
-    assert "formulate_query" in (await run(Reasoner(), retrieval_threshold=repr(math.nextafter(exact, -math.inf)))).path
+    def llm() -> Reasoner:
+        return Reasoner(step=through(WHO, LAST))
+
+    exact = measured(await run(llm(), retrieval_threshold=10))
+    assert "formulate_query" not in (await run(llm(), retrieval_threshold=repr(exact))).path
+    assert "formulate_query" in (await run(llm(), retrieval_threshold=repr(math.nextafter(exact, -math.inf)))).path
 
 
 @pytest.mark.parametrize("empty", ["", "  ", "\n", "...", "1. "])
@@ -195,6 +198,33 @@ async def test_an_empty_step_retrieves(empty: str) -> None:
     assert ran.steps[0]["draft"]["rationale"] == ""
     assert ran.retriever.asked == ["river flows past birthplace founder"]
     assert (ran.state["answer"], ran.state["stop_reason"]) == ("the Lune", "answered")
+
+
+ENDINGS = [
+    "So the final answer is: the Lune.",
+    "So the answer is the Lune.",
+    "The answer is: the Lune.",
+    "Thus, the answer to the question is the Lune.",
+    "The Lune is the answer.",
+]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_nothing_is_looked_up_for_a_step_that_states_the_answer(ending: str) -> None:
+    llm = Reasoner(step=through(WHO, doubted(ending, Lune=0.01)), uncertainty=by({(1, None): UNSURE}))
+    ran = await run(llm)
+    assert ran.path == ["prepare", *STEP * 2, *FROM_RATIONALES]
+    assert (ran.retriever.asked, ran.state["stop_reason"]) == ([], "answered")
+    assert ran.state["answer"].lower() == "the lune"
+    assert ran.steps[1]["uncertainty"] == pytest.approx(UNSURE), "its U still counts"
+
+
+async def test_the_step_with_a_snippet_may_state_the_answer_in_other_words() -> None:
+    llm = Reasoner(step=lambda shown, rationales: "The answer is Bo." if shown else WHO)
+    llm.uncertainty = by({(0, None): UNSURE})
+    ran = await run(llm)
+    assert ran.path == ["prepare", *searched(), *BOTH]
+    assert (ran.state["stop_reason"], ran.answer_of("rationales")["answer"]) == ("answered", "Bo")
 
 
 async def introspected(texts: Sequence[str], rows: Any, k: int) -> Introspection:
@@ -211,9 +241,9 @@ class Sampler(Reasoner):
     rows: Any = ()
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
     ) -> Introspection:
-        await super().introspect(messages, sampling, layer)
+        await super().introspect(messages, sampling, layer, **how)
         return await introspected(self.texts, self.rows, sampling.n)
 
 
@@ -298,7 +328,7 @@ async def test_if_nothing_is_found_the_draft_stands() -> None:
     assert ran.path == ["prepare", *searched(0), *STEP, *FROM_RATIONALES]
     assert (ran.rationales, ran.state["stop_reason"], ran.evidence) == ([WHO, LAST], "answered", [])
     first = ran.steps[0]
-    assert (first["query"], first["attempts"], first["chunk_id"]) == ("founder Ada", [], None)
+    assert (first["query"], first["attempts"], first["chunk_ids"]) == ("founder Ada", [], [])
     assert first["uncertainty"] == pytest.approx(UNSURE)
     assert ran.state["warnings"] == ["Nothing new was found for 'founder Ada'; the step is written without it."]
 
@@ -330,7 +360,7 @@ async def test_if_no_snippet_leads_to_a_step_the_draft_stands() -> None:
     ran = await run(llm)
     assert ran.path == ["prepare", *searched(), *STEP, *FROM_RATIONALES]
     assert (ran.rationales, ran.evidence, ran.state["stop_reason"]) == ([WHO, LAST], [], "answered")
-    assert ran.steps[0]["chunk_id"] is None
+    assert ran.steps[0]["chunk_ids"] == []
     assert ran.state["warnings"] == ["No snippet leads to a step; the step stands as it was drafted."]
 
 
@@ -342,6 +372,106 @@ async def test_with_max_docs_0_it_never_retrieves(draft: str) -> None:
     assert ran.path == ["prepare", *STEP * (2 if draft else 1), *FROM_RATIONALES]
     assert ran.retriever.asked == []
     assert ran.state["stop_reason"] == ("answered" if draft else "step_empty")
+
+
+# --- the authors' endings ---
+
+
+async def test_the_reasoning_may_end_where_nothing_new_is_found() -> None:
+    llm = Reasoner(step=through(WHO, WHERE, LAST), end=lambda rationales: "Ada")
+    llm.uncertainty = by({(0, None): UNSURE, (1, "a"): UNSURE}, whole=UNSURE)
+    ran = await run(llm, search=lambda query: ["a"], on_nothing_new="stop")
+    found_nothing = ["pseudo_generate", "formulate_query", "search_snippets"]
+    assert ran.path == ["prepare", *searched(1), *found_nothing, *BOTH]
+    assert (ran.state["stop_reason"], ran.rationales, ran.evidence) == ("nothing_new", [WHO], ["a"])
+    assert (ran.state["warnings"], ran.state["answer"]) == ([], "Ada")
+    assert ran.llm.of("end")[0].rationales == (WHO,), "the step without a snippet is dropped"
+
+
+async def test_kept_snippets_that_are_found_again_may_leave_fewer_to_try() -> None:
+    llm = Reasoner(step=through(WHO, WHERE, LAST), uncertainty=by({(0, None): UNSURE, (1, "a"): UNSURE}))
+    ran = await run(llm, found_again="skip")
+    assert [[attempt["chunk_id"] for attempt in step["attempts"]] for step in ran.steps] == [
+        ["a", "b", "c"],
+        ["b", "c"],
+        [],
+    ]
+
+
+async def test_the_rationales_answer_may_be_written_and_measured_anew() -> None:
+    llm = Reasoner(step=through(WHO, LAST), end=lambda rationales: "So the final answer is: the Wyre.")
+    llm.uncertainty = by({}, end=-5.25)
+    ran = await run(llm, rationales_uncertainty="anew")
+    assert ran.path == ["prepare", *STEP * 2, *FROM_RATIONALES]
+    answer = ran.answer_of("rationales")
+    assert (answer["answer"], answer["reasoning"]) == ("the Wyre", WHO)
+    assert answer["uncertainty"] == pytest.approx(-5.25)
+    [written], [measured] = ran.llm.of("end"), ran.llm.of("end", read=True)
+    assert (written.rationales, written.shown) == (measured.rationales, measured.shown) == ((WHO,), ())
+    assert (measured.sampling and measured.sampling.stop, written.greedy) == (("\n",), True)
+
+
+@pytest.mark.parametrize(("whole", "strategy"), [(-6.9, "knowledge"), (-6.1, "rationales")])
+async def test_knowledge_may_answer_though_none_was_kept(whole: float, strategy: str) -> None:
+    llm = Reasoner(step=through(WHO, LAST), whole=lambda shown: f"{WHERE} So the answer is: the Wyre.")
+    llm.uncertainty = by({}, whole=whole)
+    ran = await run(llm, knowledge_ending="always")
+    assert ran.path == ["prepare", *STEP * 2, *BOTH]
+    assert (ran.state["strategy"], ran.evidence) == (strategy, [])
+    assert ran.llm.of("whole")[0].shown == ()
+
+
+async def test_an_answer_that_is_asked_for_after_the_knowledge_sees_the_snippets() -> None:
+    llm = Reasoner(step=through(WHO, LAST), whole=lambda shown: "Ada left.", end=lambda rationales: "Bo")
+    llm.uncertainty = by({(0, None): UNSURE}, whole=-6.9)
+    ran = await run(llm)
+    assert [(call.shown, call.rationales) for call in ran.llm.of("end")] == [(("a",), ("Ada left.",))]
+
+
+TEN = [f"d{number}" for number in range(12)]
+
+
+async def test_one_pass_with_each_of_ten_snippets() -> None:
+    llm = Reasoner(whole=lambda shown: f"Ada left. So the answer is {shown[0] if shown else 'none'}.")
+    levels: dict[str | None, float] = {
+        None: -5.0,
+        **{name: -6.0 - 0.01 * number for number, name in enumerate(TEN)},
+        "d9": -5.5,
+        "d4": -6.8,
+    }
+    llm.uncertainty = lambda kind, shown, rationales: levels[shown[0] if shown else None]
+    ran = await run(llm, search=lambda query: TEN, mode="one_pass", k=10)
+    assert ran.path == ["prepare", *searched(10), *FROM_RATIONALES]
+    assert ran.retriever.asked == [QUESTION]
+    assert (ran.state["answer"], ran.evidence, ran.state["stop_reason"]) == ("d4", ["d4"], "answered")
+    assert ran.answer_of("rationales")["uncertainty"] == pytest.approx(-6.8)
+    assert {call.kind for call in ran.llm.asked} == {"whole"}
+    assert {call.sampling for call in ran.llm.of("whole")} == {Sampling(max_tokens=200, stop=("\n",), logprobs=True)}
+
+
+async def test_one_pass_that_the_model_is_certain_of() -> None:
+    ran = await run(Reasoner(whole=lambda shown: "Ada left. She is old.", end=lambda said: "Bo"), mode="one_pass")
+    assert ran.path == ["prepare", *STEP, *FROM_RATIONALES]
+    assert (ran.state["answer"], ran.state["stop_reason"]) == ("Bo", "max_steps")
+    assert [call.rationales for call in ran.llm.of("end")] == [("Ada left. She is old.",)]
+
+
+def test_a_form_may_say_preset_for_a_number() -> None:
+    schema = SeaKRContext.model_json_schema()["properties"]["max_docs"]
+    assert (schema["type"], schema["default"]) == ("string", "preset")
+    assert SeaKRContext(preset="authors", max_docs="preset").max_docs == 5
+    with pytest.raises(UserFault, match="max_docs"):
+        SeaKRContext(max_docs="many")
+
+
+def test_the_authors_preset_has_the_values_of_their_commands() -> None:
+    authors, paper = SeaKRContext(preset="authors"), SeaKRContext(preset="paper")
+    assert (authors.max_docs, authors.max_steps, paper.max_docs, paper.max_steps) == (5, 7, 3, 10)
+    assert (authors.on_nothing_new, authors.found_again) == ("stop", "skip")
+    assert (authors.rationales_uncertainty, authors.knowledge_ending) == ("anew", "always")
+    assert authors.llm == paper.llm
+    assert SeaKRContext(preset="authors", max_docs=3).max_docs == 3, "what is set wins"
+    assert SeaKRContext(**SeaKRContext(preset="authors").model_dump()) == authors
 
 
 # --- snippets ---
@@ -393,7 +523,7 @@ async def test_the_least_uncertain_snippet_is_kept_and_of_equals_the_first(level
     llm = Reasoner(step=through(WHO))
     llm.uncertainty = lambda kind, shown, rationales: tried[shown[0]] if shown else UNSURE
     ran = await run(llm, max_docs=1)
-    assert ran.evidence == [ran.steps[0]["chunk_id"]] == [kept]
+    assert ran.evidence == ran.steps[0]["chunk_ids"] == [kept]
     assert ran.state["warnings"] == ([NOT_MEASURED] if None in levels else [])
 
 
@@ -466,7 +596,7 @@ async def test_the_less_uncertain_strategy_answers(whole: float | None, strategy
 
 
 async def test_of_equally_uncertain_strategies_the_rationales_answer() -> None:
-    llm = Reasoner(step=through(LAST), whole=lambda shown: "So the final answer is: the Wyre.")
+    llm = Reasoner(step=through(WHO, LAST), whole=lambda shown: "So the final answer is: the Wyre.")
     llm.uncertainty = lambda kind, shown, rationales: UNSURE
     ran = await run(llm)
     assert ran.answer_of("rationales")["uncertainty"] == ran.answer_of("knowledge")["uncertainty"]
@@ -481,6 +611,8 @@ async def test_of_equally_uncertain_strategies_the_rationales_answer() -> None:
         ("the Lune", "Unknown.", "rationales"),
         ("I do not know.", "the Wyre", "knowledge"),
         ("I don't know", "the Wyre", "knowledge"),
+        ("the Lune", "It is unknown", "rationales"),
+        ("It cannot be determined from the passages", "the Wyre", "knowledge"),
         ("**unknown**", "the Wyre", "knowledge"),
         ("", "unknown", "knowledge"),
         ("unknown", "", "rationales"),
@@ -522,7 +654,7 @@ async def test_two_answers_that_are_both_empty() -> None:
 
 async def test_a_reasoning_over_knowledge_that_gives_no_answer_is_asked_for_it() -> None:
     llm = Reasoner(
-        step=through(LAST), whole=lambda shown: " Ada left. ", end=lambda rationales: "So the final answer is: Bo."
+        step=through(WHO, LAST), whole=lambda shown: " Ada left. ", end=lambda rationales: "So the final answer is: Bo."
     )
     llm.uncertainty = by({(0, None): UNSURE}, whole=-6.9)
     ran = await run(llm)
@@ -531,7 +663,7 @@ async def test_a_reasoning_over_knowledge_that_gives_no_answer_is_asked_for_it()
 
 
 async def test_an_empty_reasoning_over_knowledge_is_not_asked_further() -> None:
-    llm = Reasoner(step=through(LAST), whole=lambda shown: " \n")
+    llm = Reasoner(step=through(WHO, LAST), whole=lambda shown: " \n")
     ran = await run(llm, retrieval_threshold=-10)
     assert (ran.answer_of("knowledge")["answer"], ran.state["strategy"]) == ("", "rationales")
     assert ran.llm.of("end") == []
@@ -680,8 +812,37 @@ async def test_the_requests_with_default_settings() -> None:
     assert [call.sampling for call in llm.of("whole")] == [replace(greedy, max_tokens=200)]
     assert [call.sampling for call in llm.of("whole", read=True)] == [replace(samples, stop=("\n",))]
     assert [call.sampling for call in llm.of("end")] == [Sampling(max_tokens=64, stop=("\n",))]
-    assert len(set(llm.layers)) == 1
-    assert llm.layers[0] is None
+    assert set(llm.layers) == {None}
+    assert set(llm.quantities) == {("residual", "last")}
+
+
+@pytest.mark.parametrize(
+    ("context", "quantity"),
+    [
+        ({"states": "feed_forward"}, ("feed_forward", "last")),
+        ({"at": "eos"}, ("residual", "eos")),
+        ({"preset": "paper"}, ("feed_forward", "eos")),
+        ({"preset": "paper", "states": "residual"}, ("residual", "eos")),
+    ],
+)
+async def test_the_hidden_states_that_are_compared(context: dict[str, str], quantity: tuple[str, str]) -> None:
+    llm = Reasoner(step=through(WHO, LAST))
+    state = await machine(llm).ainvoke({"question": QUESTION}, context={**SET, **context})
+    assert set(llm.quantities) == {quantity}
+    paper = context.get("preset") == "paper"
+    assert ("at" in state["chosen"]) == paper, "it is said only where the model decides it"
+
+
+async def test_a_model_that_shows_the_residual_stream_alone() -> None:
+    llm = Reasoner(step=through(WHO, LAST))
+    llm.capabilities -= {"inner_states"}
+    state = await machine(llm).ainvoke({"question": QUESTION}, context={**SET, "preset": "paper"})
+    assert set(llm.quantities) == {("residual", "last")}
+    assert state["chosen"]["states"]["value"] == "residual"
+    llm = Reasoner(capabilities=llm.capabilities)
+    with pytest.raises(CapabilityMissing, match="set states=residual and at=last, or use a model that shows it"):
+        await run(llm, states="feed_forward")
+    assert llm.calls == []
 
 
 async def test_a_model_that_gives_no_log_probabilities_is_not_asked_for_them() -> None:
@@ -834,8 +995,16 @@ async def test_the_self_report_is_about_the_step() -> None:
 
 # --- against a straight line ---
 
-SENTENCES = ["Ada founded Kirkby.", "Bo left the river Lune.", "The founder of Kirkby is Bo.", "Ada was born in Lune."]
-ENDS = ["So the final answer is: Ada.", "So the final answer is: unknown.", "So the final answer is:"]
+SENTENCES = [
+    "Thus Ada founded Kirkby.",
+    "Bo left the river Lune.",
+    "The founder of Kirkby is Bo.",
+    "Ada was born in Lune.",
+]
+ENDS = [
+    *("So the final answer is: Ada.", "So the final answer is: It is unknown.", "So the final answer is:"),
+    *("The answer is Ada.", "So the answer is: unknown.", "Ada is the answer."),
+]
 NAMES = list("abcdef")
 
 
@@ -852,7 +1021,7 @@ class World:
 
     def step(self, shown: Sequence[str], rationales: Sequence[str]) -> list[tuple[str, float]]:
         luck = chance(self.seed, "step", tuple(shown), tuple(rationales))
-        text = luck.choice([*SENTENCES, *SENTENCES, *ENDS[: 1 + luck.randrange(3)], ""])
+        text = luck.choice([*SENTENCES, *SENTENCES, *luck.sample(ENDS, 1 + luck.randrange(3)), ""])
         return [(word, luck.choice([1.0, 0.95, 0.5, 0.1])) for word in text.split()]
 
     def completion(self, shown: Sequence[str], rationales: Sequence[str]) -> Completion:
@@ -874,7 +1043,10 @@ class World:
         return "nothing in the end" if answer is None else f"Ada left. So the final answer is: {answer}"
 
     def end(self, rationales: Sequence[str]) -> str:
-        return chance(self.seed, "end", tuple(rationales)).choice(["Cy", "unknown", "", "I do not know"])
+        return chance(self.seed, "end", tuple(rationales)).choice(["Cy", "unknown", "", "cannot be determined"])
+
+    def end_uncertainty(self, rationales: Sequence[str]) -> float | None:
+        return chance(self.seed, "end u", tuple(rationales)).choice([-6.813, -6.313, -5.313, None])
 
     def search(self, query: str) -> list[str]:
         luck = chance(self.seed, "search", query)
@@ -893,6 +1065,11 @@ def options(draw: st.DrawFn) -> reference.Settings:
         retrieves_by_uncertainty=draw(st.sampled_from([True, True, False])),
         ranks_by_uncertainty=draw(st.sampled_from([True, True, False])),
         reasoning=draw(st.sampled_from(["self_aware", "self_aware", "rationales", "knowledge"])),
+        stops_with_nothing_new=draw(st.booleans()),
+        skips_kept=draw(st.booleans()),
+        measures_anew=draw(st.sampled_from([False, False, True])),
+        always_from_knowledge=draw(st.sampled_from([False, False, True])),
+        one_pass=draw(st.sampled_from([False, False, False, False, True])),
     )
 
 
@@ -901,7 +1078,9 @@ worlds = st.integers(0, 2**32 - 1).map(World)
 
 
 def straight_line(world: World, chosen: reference.Settings) -> reference.Outcome:
-    line = reference.World(ASKS, world.step, world.uncertainty, world.whole, world.end, world.search)
+    line = reference.World(
+        ASKS, world.step, world.uncertainty, world.whole, world.end, world.end_uncertainty, world.search
+    )
     return reference.seakr(line, chosen)
 
 
@@ -911,6 +1090,8 @@ async def test_it_computes_what_the_straight_line_computes(world: World, chosen:
     expected = straight_line(world, chosen)
 
     def uncertainty(kind: str, shown: Sequence[str], rationales: Sequence[str]) -> float | None:
+        if kind == "end":
+            return world.end_uncertainty(rationales)
         return world.whole(shown)[1] if kind == "whole" else world.uncertainty(shown, rationales)
 
     llm = Reasoner(step=world.completion, whole=world.whole_text, end=world.end, uncertainty=uncertainty, seconds=0)
@@ -921,7 +1102,11 @@ async def test_it_computes_what_the_straight_line_computes(world: World, chosen:
         "max_docs": chosen.max_docs,
         "max_steps": chosen.max_steps,
         "word_uncertainty": chosen.word_uncertainty,
-        "mode": "simple" if chosen.simple else "complex",
+        "mode": "one_pass" if chosen.one_pass else "simple" if chosen.simple else "complex",
+        "on_nothing_new": "stop" if chosen.stops_with_nothing_new else "go_on",
+        "found_again": "skip" if chosen.skips_kept else "replace",
+        "rationales_uncertainty": "anew" if chosen.measures_anew else "mean",
+        "knowledge_ending": "always" if chosen.always_from_knowledge else "kept",
         "self_aware_retrieval": chosen.retrieves_by_uncertainty,
         "self_aware_reranking": chosen.ranks_by_uncertainty,
         "reasoning": chosen.reasoning,
@@ -961,9 +1146,12 @@ def test_the_random_worlds_reach_every_stop_reason() -> None:
         reached["not the first snippet"] += any(len(tried) > 1 and tried[0][0] not in done.kept for tried in done.tried)
         reached["several kept"] += len(done.kept) > 1
         reached["found nothing"] += [] in done.tried
+        reached["one pass, with a snippet"] += chosen.one_pass and bool(done.kept)
+        reached["knowledge without a snippet"] += done.strategy == "knowledge" and not done.kept
 
     tell()
-    expected = {"answered", "max_steps", "max_docs", "query_repeated", "step_repeated", "step_empty"}
+    expected = {"answered", "max_steps", "max_docs", "query_repeated", "nothing_new", "step_repeated", "step_empty"}
+    expected |= {"one pass, with a snippet", "knowledge without a snippet"}
     expected |= {"rationales", "knowledge", "no answer", "not the first snippet", "several kept", "found nothing"}
     assert {name for name in expected if reached[name] >= 5} == expected, reached
 
@@ -1036,7 +1224,7 @@ async def test_settings_out_of_bounds_are_refused(context: dict[str, Any]) -> No
 async def test_a_calibration_that_is_not_there(tmp_path: Path) -> None:
     llm = Reasoner()
     with pytest.raises(UserFault, match="There is no calibration at"):
-        await machine(llm).ainvoke({"question": QUESTION}, context={"calibration": str(tmp_path / "none.json")})
+        await machine(llm).ainvoke({"question": QUESTION}, context={"threshold_file": str(tmp_path / "none.json")})
     assert llm.calls == []
 
 
@@ -1056,7 +1244,7 @@ async def test_states_that_are_no_numbers() -> None:
 
 
 async def test_no_context_means_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BUILT_IN, ("embedded", 20), -5.0)
+    monkeypatch.setitem(BUILT_IN, ("embedded", 20, ("residual", "last")), -5.0)
     llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): -4.5}), name="embedded")
     opened = Resources(llm, ScriptedEncoder(), ListedRetriever(lambda query: FOUND))
     monkeypatch.setattr(wiring, "shared_resources", lambda: opened)

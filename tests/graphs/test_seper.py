@@ -129,8 +129,9 @@ async def test_without_anything_to_measure_delta_is_0(count: int, chunks: Any) -
 
 async def test_both_sides_are_sampled_in_parallel_with_the_settings() -> None:
     llm = Believer(believes=beliefs([GOLD], ["no"]), seconds=0.2)
-    await measure(llm, samples=7, temperature=0.9, max_answer_tokens=33, thinking=True)
-    wanted = Sampling(n=7, temperature=0.9, max_tokens=33, logprobs=True, thinking=True)
+    settings: dict[str, Any] = {"temperature": 0.9, "top_p": 0.8, "top_k": 40, "thinking": True}
+    await measure(llm, samples=7, max_answer_tokens=33, stop=r"\n,Question:", **settings)
+    wanted = Sampling(n=7, max_tokens=33, stop=("\n", "Question:"), logprobs=True, **settings)
     assert llm.samplings == [wanted] * 2
     assert llm.under_way_at_most == 2
     again = Believer(seconds=0.05)
@@ -277,6 +278,17 @@ async def test_a_response_of_probability_0_has_weight_0() -> None:
     assert [one["weight"] for one in state["with_context"]["responses"]] == [0.0, 1.0]
     assert state["with_context"]["responses"][0]["log_probability"] is None
     assert state["seper"] == 1.0
+
+
+async def test_a_response_that_is_only_the_end_of_turn_token_keeps_it() -> None:
+    ended = Completion(GOLD, "stop", (Token(GOLD, math.log(0.5)), Token("", math.log(0.125))))
+    empty = Completion("", "stop", (Token("", math.log(0.25)),))
+    cut = Completion("Li", "length", (Token("Li", math.log(0.5)), Token("", math.log(0.5))))
+    llm = Believer(believes=beliefs([ended, empty, cut], ["no"]))
+    for counted, likelihoods in ((True, [0.25, 0.25, 0.5]), (False, [0.5, 0.25, 0.5])):
+        state, _ = await measure(llm, samples=3, end_of_turn=counted)
+        weights = [one["weight"] for one in state["with_context"]["responses"]]
+        assert weights == pytest.approx([one / sum(likelihoods) for one in likelihoods])
 
 
 @pytest.mark.parametrize("rule", ["soft", "hard"])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from dubito.errors import ModelFault, ModelUnavailable
 from dubito.graphs import sunar
+from dubito.prompts import chain_of_query, decompose
 from dubito.resources.resources import Resources
 from dubito.state.sunar import SunarContext
+from dubito.tests.graphs import sunar_reference as reference
 from dubito.tests.scripted import (
     QUESTION,
     Explorer,
@@ -22,6 +26,8 @@ from dubito.tests.scripted import (
     ScriptedReranker,
     walk,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 
@@ -93,6 +99,7 @@ def machine(
     judge: ScriptedJudge | None = None,
     reranker: ScriptedReranker | None = None,
     retriever: ListedRetriever | None = None,
+    near: Mapping[str, Sequence[str]] = NEAR,
     **compile_with: Any,
 ) -> Any:
     opened = Resources(
@@ -101,7 +108,7 @@ def machine(
         retriever or ListedRetriever(lambda query: FOUND[query]),
         judge=judge or ScriptedJudge(),
         reranker=reranker or ScriptedReranker(relevance),
-        graph=ScriptedGraph(NEAR),
+        graph=ScriptedGraph(near),
     )
     return sunar.build(opened).compile(name="sunar", **compile_with)
 
@@ -258,6 +265,12 @@ async def test_a_step_that_is_read_the_second_time() -> None:
     assert ran.llm.asked.count("step") == 4
 
 
+async def test_a_model_that_can_is_kept_to_a_line_and_at_the_end_to_an_answer() -> None:
+    ran = await run(explorer(*asks(WHO), capabilities=frozenset({"pattern", "logprobs"})), max_hops=1)
+    assert ran.llm.patterns == [decompose.pattern(), decompose.pattern(must_answer=True)]
+    assert ran.state["sequential_answer"] == "at last"
+
+
 async def test_an_empty_final_answer_is_asked_for_again() -> None:
     ran = await run(explorer(*asks(WHO), "Final answer: ", "Final answer: Ada"))
     assert (ran.questions, ran.state["sequential_answer"], ran.state["warnings"]) == ([WHO], "Ada", [])
@@ -277,6 +290,86 @@ async def test_no_sub_question_finds_anything(reads: bool) -> None:
     assert ran.path == ["prepare", "decompose", *HOP, *(READ_AGAIN if reads else ["keep_sequential_answer"])]
     assert (ran.evidence, ran.reranker.asked) == ([], [])
     assert ran.state["answer"] == ("the Lune" if reads else "1815")
+
+
+# --- SearChain ---
+
+
+def chains(*replies: str) -> Callable[[str, Sequence[str]], str]:
+    left = iter(replies)
+    return lambda question, lines: next(left)
+
+
+def chained(*replies: str, **more: Any) -> Explorer:
+    return explorer(chain=chains(*replies), **more)
+
+
+SEARCHAIN_HOP = ["neighbourhood", "record_hop", "chain_of_query"]
+UNKNOWN = "Answer: unknown"
+
+
+def node(question: str, answer: str) -> str:
+    return f"Query: {question}\nAnswer: {answer}\n"
+
+
+async def test_a_chain_whose_answers_the_look_ups_confirm_is_written_once() -> None:
+    # the look-ups answer Ada and Lancaster, which occur in the model's own answers
+    llm = chained(node(WHO, "the great Ada") + node(WHERE, "in Lancaster.") + "Final answer: the Wyre")
+    ran = await run(llm, decomposition="searchain")
+    assert ran.path == ["prepare", "chain_of_query", *SEARCHAIN_HOP * 2, *READ_AGAIN]
+    assert ran.llm.of("chain") == [(QUESTION, [])]
+    assert [(hop["question"], hop["answer"]) for hop in ran.hops] == [(WHO, "Ada"), (WHERE, "Lancaster")]
+    assert (ran.state["sequential_answer"], ran.state["warnings"]) == ("the Wyre", [])
+    assert "step" not in ran.llm.asked
+
+
+@pytest.mark.parametrize("own", ["Eve", "Adam", "unknown"])
+async def test_after_a_wrong_or_missing_answer_the_rest_is_written_anew(own: str) -> None:
+    first = node(WHO, own) + (node(WHEN, "1815") + "Final answer: no" if own != "unknown" else "")
+    llm = chained(first, node(WHO, "Ada") + node(WHERE, "Lancaster") + "Final answer: the Wyre")
+    ran = await run(llm, decomposition="searchain")
+    assert ran.llm.of("chain") == [(QUESTION, []), (QUESTION, [f"{WHO} Ada"])]
+    assert ran.questions == [WHO, WHERE], "what was looked up is not looked up again"
+    assert ran.state["sequential_answer"] == "the Wyre"
+
+
+async def test_a_look_up_that_finds_no_answer_leaves_the_models_own() -> None:
+    llm = chained(node(WHEN, "1815") + "Final answer: 1815")
+    llm.answer = lambda query, names: " "
+    ran = await run(llm, decomposition="searchain")
+    assert (ran.questions, ran.state["sequential_answer"]) == ([WHEN], "1815")
+    assert ran.llm.asked.count("chain") == 1
+
+
+@pytest.mark.parametrize(
+    ("replies", "max_hops", "questions", "warning"),
+    [
+        ([node(WHO, "Ada") + node(WHERE, "Lancaster") + "Final answer: x"], 1, [WHO], "used up (max_hops 1)"),
+        ([node(WHO, "Eve") + "Final answer: x"], 1, [WHO], "used up (max_hops 1)"),
+        ([node(WHO, "Eve") + "Final answer: x", node(WHO, "unknown")], 6, [WHO], "the same sub-question again"),
+        ([node(WHO, "unknown"), "Who?", "Who?"], 6, [WHO], "could not be read"),
+    ],
+)
+async def test_a_chain_that_cannot_go_on_ends_the_path(
+    replies: list[str], max_hops: int, questions: list[str], warning: str
+) -> None:
+    ran = await run(chained(*replies), decomposition="searchain", max_hops=max_hops)
+    assert (ran.questions, ran.state["sequential_answer"]) == (questions, "at last")
+    [told] = ran.state["warnings"]
+    assert warning in told
+
+
+@pytest.mark.parametrize("replies", [["Final answer: Ada"] * 2, ["?", "?", "Final answer: Ada"]])
+async def test_without_a_chain_the_question_itself_is_looked_up(replies: list[str]) -> None:
+    ran = await run(chained(*replies), decomposition="searchain")
+    assert (ran.questions, ran.state["sequential_answer"]) == ([QUESTION], "Ada")
+    assert [lines for _, lines in ran.llm.of("chain")][-1] == [f"{QUESTION} the Lune"]
+
+
+async def test_a_model_that_can_is_kept_to_a_chain() -> None:
+    llm = chained(node(WHO, "Ada") + "Final answer: Ada", capabilities=frozenset({"pattern", "logprobs"}))
+    await run(llm, decomposition="searchain", max_hops=2)
+    assert llm.patterns == [chain_of_query.pattern(2)]
 
 
 # --- the evidence read again ---
@@ -380,3 +473,178 @@ async def test_a_lasting_fault_is_not_retried_by_both_graphs(fast_retries: None,
 
 
 # --- in other programs ---
+
+
+# --- against the reference ---
+
+T = TypeVar("T")
+ASKED = (WHO, WHERE, WHEN, "What is it?")
+NOTHING = "(nothing was found)"
+
+
+@dataclass(frozen=True)
+class World:
+    """A random world: what is found, scored, asked and answered follows from the seed and from what is shown."""
+
+    seed: int
+
+    def pick(self, options: Sequence[T], *shown: object) -> T:
+        return random.Random(f"{self.seed} {shown}").choice(options)
+
+    @property
+    def near(self) -> dict[str, list[str]]:
+        names = [f"d{number}" for number in range(16)]
+        return {name: self.pick([names[:2], names[2:5], names[5:9], names[9:], []], "near", name) for name in names}
+
+    def found(self, query: str) -> list[str]:
+        names = [f"d{number}" for number in range(16)]
+        return random.Random(f"{self.seed} found {query}").sample(names, self.pick([0, 1, 4, 9], "count", query))
+
+    def score(self, query: str, name: str) -> float:
+        return float(self.pick([number / 37 for number in range(1, 37)], "score", query, name))
+
+    def samples(self, query: str, best: str) -> list[str]:
+        return self.pick([["one"], ["one", "two"], ["one", "two", "three"], [""]], "samples", query, best)
+
+    def answer(self, query: str, names: Sequence[str]) -> str:
+        return self.pick(["Ada", "Ida", "Oda", ""], "answer", query, *names)
+
+    def step(self, lines: Sequence[str]) -> tuple[bool, str]:
+        return self.pick([*((False, one) for one in ASKED), (True, "the Lune"), (True, "the Wyre")], "step", *lines)
+
+    def chain(self, lines: Sequence[str]) -> tuple[list[tuple[str, str | None]], str | None]:
+        nodes: list[tuple[str, str | None]] = []
+        for number in range(self.pick([0, 1, 2, 3], "nodes", *lines)):
+            own = self.pick(["Ada", "Ida of Ada", "Oda", None], "own", number, *lines)
+            nodes.append((self.pick(ASKED, "query", number, *lines), own))
+            if own is None:
+                return nodes, None
+        return nodes, self.pick(["the Lune", None] if nodes else ["the Lune"], "final", *lines)
+
+    def last(self, lines: Sequence[str]) -> str:
+        return self.pick(["at last", ""], "last", *lines)
+
+    def reason(self, first: str, names: Sequence[str]) -> str:
+        return self.pick(["the Lune", "the Wyre", ""], "reason", first, *names)
+
+
+def lines_of(path: Sequence[reference.Line]) -> list[str]:
+    return [f"{question} {answer or NOTHING}" for question, answer in path]
+
+
+def written(chain: tuple[list[tuple[str, str | None]], str | None]) -> str:
+    nodes, final = chain
+    text = "".join(node(question, own or "unknown") for question, own in nodes)
+    return text if final is None else f"{text}Final answer: {final}"
+
+
+def by_the_reference(world: World, chosen: reference.Settings, **options: Any) -> reference.Path:
+    def look_up(query: str) -> reference.Outcome:
+        raw = {f"d{number}": world.score(query, f"d{number}") for number in range(16)}
+
+        def sets_of(number: int, batch: list[str]) -> int:
+            samples = world.samples(query, max(batch, key=lambda name: raw[name]))
+            return 0 if samples == [""] else len(samples)
+
+        return reference.nar(world.found(query), raw, world.near, sets_of, chosen)
+
+    models = reference.Models(
+        step=lambda path: world.step(lines_of(path)),
+        chain=lambda path: world.chain(lines_of(path)),
+        last=lambda path: world.last(lines_of(path)),
+        look_up=look_up,
+        answer=world.answer,
+        relevance=lambda name: world.score(QUESTION, name),
+        reason=lambda path, first, names: world.reason(first or "(none)", names),
+    )
+    return reference.sunar(QUESTION, models, **options)
+
+
+def in_words(world: World) -> Explorer:
+    def step(question: str, lines: Sequence[str], must: bool) -> str:
+        if must:
+            return f"Final answer: {world.last(lines)}"
+        is_answer, text = world.step(lines)
+        return f"{'Final answer' if is_answer else 'Follow-up'}: {text}"
+
+    def reason(question: str, line: str, names: Sequence[str]) -> str:
+        [first] = [text for text in line.splitlines() if text.startswith("First answer: ")]
+        return world.reason(first.removeprefix("First answer: "), names)
+
+    return Explorer(
+        step=step,
+        chain=lambda question, lines: written(world.chain(lines)),
+        samples=lambda query, names: world.samples(query, names[0]),
+        answer=world.answer,
+        reason=reason,
+    )
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> tuple[reference.Settings, dict[str, Any]]:
+    chosen = reference.Settings(
+        budget=draw(st.sampled_from([5, 100])),
+        batch=draw(st.sampled_from([2, 16])),
+        evidence=draw(st.sampled_from([3, 10])),
+        penalty=draw(st.sampled_from(["1/s", "none"])),
+        frontier_score=draw(st.sampled_from(["penalised", "raw"])),
+    )
+    return chosen, {
+        "searchain": draw(st.booleans()),
+        "max_hops": draw(st.sampled_from([1, 2, 6])),
+        "per_hop": draw(st.sampled_from([1, 2])),
+        "meta_documents": draw(st.sampled_from([2, 10])),
+    }
+
+
+@settings(max_examples=60, database=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**32 - 1).map(World), choices())
+async def test_it_computes_the_same_as_the_reference(
+    world: World, choice: tuple[reference.Settings, dict[str, Any]]
+) -> None:
+    chosen, options = choice
+    expected = by_the_reference(world, chosen, **options)
+    graph = machine(
+        in_words(world), reranker=ScriptedReranker(world.score), retriever=ListedRetriever(world.found), near=world.near
+    )
+    context = {
+        "budget": chosen.budget,
+        "batch_size": chosen.batch,
+        "k": chosen.evidence,
+        "penalty": chosen.penalty,
+        "frontier_score": chosen.frontier_score,
+        "samples": 4,
+        "decomposition": "searchain" if options["searchain"] else "self_ask",
+        "max_hops": options["max_hops"],
+        "documents_per_hop": options["per_hop"],
+        "meta_documents": options["meta_documents"],
+    }
+    state = await graph.ainvoke({"question": QUESTION}, context=SunarContext.unchecked(context))
+    assert [(hop["question"], hop["answer"]) for hop in state["hops"]] == expected.lines
+    for hop, look_up in zip(state["hops"], expected.look_ups, strict=True):
+        assert [one["chunk_id"] for one in hop["scored"]] == [one.id for one in look_up.scored]
+        assert hop["evidence_ids"] == [one.id for one in look_up.best]
+    assert state["sequential_answer"] == expected.sequential
+    assert [chunk["id"] for chunk in state["evidence"]] == expected.meta_evidence
+    assert state["answer"] == expected.answer
+
+
+def test_the_random_worlds_reach_every_kind_of_path() -> None:
+    reached: Counter[str] = Counter()
+
+    @settings(max_examples=150, derandomize=True, database=None)
+    @given(st.integers(0, 2**32 - 1).map(World), choices())
+    def tell(world: World, choice: tuple[reference.Settings, dict[str, Any]]) -> None:
+        chosen, options = choice
+        path = by_the_reference(world, chosen, **options)
+        kind = "searchain" if options["searchain"] else "self-ask"
+        reached[f"{kind} of several hops"] += len(path.lines) > 1
+        reached[f"{kind} about the question itself"] += path.lines[0][0] == QUESTION
+        reached[f"{kind} to an answer"] += path.sequential in {"the Lune", "the Wyre"}
+        reached[f"{kind} to the last request"] += path.sequential == "at last"
+        reached["changed"] += path.answer != path.sequential
+        reached["from the frontier"] += any(one.pool == "frontier" for out in path.look_ups for one in out.best)
+
+    tell()
+    assert len(reached) == 10
+    assert min(reached.values()) >= 5, reached

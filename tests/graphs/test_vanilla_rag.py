@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from dubito.models.interfaces import Completion
 from dubito.prompts import answer
 from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
+from dubito.state.capability import Means
 from dubito.state.df_rag import LAMBDAS
+from dubito.state.seper import SePerContext
+from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedRetriever, chat, resources
 
 INPUT: Any = {"question": QUESTION}
@@ -74,6 +78,68 @@ async def test_top_k_asks_the_retriever_for_k_chunks_and_takes_the_most_similar(
     scores = [chunk["score"] for chunk in state["evidence"]]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] == pytest.approx(1 / (1 + 0.1**2) ** 0.5, abs=1e-6)
+
+
+class Reversing:
+    """A re-ranker that likes the last chunk best; two chunks are equal to it."""
+
+    name = "reversing"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[str]]] = []
+
+    async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        self.asked.append((query, list(texts)))
+        return [min(place, 3) / 10 for place in range(len(texts))]
+
+
+async def test_a_reranker_chooses_k_of_the_chunks_that_were_found() -> None:
+    reranker = Reversing()
+    opened = Resources(llm=chat(), retriever=ScriptedRetriever(QUERY, VECTORS), reranker=reranker)
+    state, path = await run(opened, k=2, rerank_n=5, reranker="cross:own")
+    assert path == ["prepare", "retrieve", "generate"]
+    assert [(question, len(texts)) for question, texts in reranker.asked] == [(QUESTION, 5)]
+    assert ids(state) == ["c3", "c4"], "equal scores stay in the order of the search"
+    assert [chunk["score"] for chunk in state["evidence"]] == [0.3, 0.3]
+    assert [chunk["id"] for chunk in state["first_stage"]] == ["c0", "c1", "c2", "c3", "c4"]
+    assert [chunk["score"] for chunk in state["first_stage"]] == sorted(
+        (chunk["score"] for chunk in state["first_stage"]), reverse=True
+    )
+
+
+async def test_all_chunks_are_reranked_if_there_are_fewer() -> None:
+    opened = Resources(llm=chat(), retriever=ScriptedRetriever(QUERY, VECTORS[:3]), reranker=Reversing())
+    state, _ = await run(opened, k=2, rerank_n=20, reranker="cross:own")
+    assert ids(state) == ["c2", "c1"]
+    assert state["warnings"] == []
+
+
+async def test_without_reranking_no_reranker_is_asked() -> None:
+    reranker = Reversing()
+    state, _ = await run(Resources(llm=chat(), retriever=ScriptedRetriever(QUERY, VECTORS), reranker=reranker), k=2)
+    assert (ids(state), reranker.asked) == (["c0", "c1"], [])
+    assert not state["first_stage"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rerank_n": 3}, "rerank_n is 3 and k is 5: re-rank at least k chunks"),
+        ({"rerank_n": 20, "reranker": "embedded"}, "by the similarity that found them: set reranker to cross:"),
+        ({"rerank_n": 20, "selection": "gmmr"}, "rerank_n has no effect with selection=gmmr"),
+        ({"reranker": "cross:own"}, "reranker has no effect with rerank_n=0"),
+    ],
+)
+async def test_settings_of_the_reranking_that_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserFault, match=message):
+        await run(resources(chat()), **settings)
+
+
+def test_the_reranker_is_the_papers_or_the_models_likelihoods() -> None:
+    means: frozenset[Means] = frozenset({"score", "logprobs", "encoder"})
+    assert VanillaRagContext(rerank_n=20).fitted(means).reranker == "likelihood"
+    assert SePerContext(rerank_n=20, preset="paper").fitted(means).reranker == "cross:BAAI/bge-reranker-large"
+    assert VanillaRagContext().fitted(means).reranker == "auto", "no re-ranking, no re-ranker"
 
 
 @pytest.mark.parametrize("diversity", ["gmmr", "mmr"])

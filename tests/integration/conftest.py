@@ -15,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from dubito.tests.json_lines import write_lines
 
 START_LIMIT_S = 180
 STOP_LIMIT_S = 15
@@ -85,6 +86,14 @@ class VLLMServer:
                 return bool(reply.status == 200)
         except (URLError, OSError):
             return False
+
+
+@pytest.fixture
+def questions(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """As many questions as `QUESTIONS` of the test's module says, each with its own answer."""
+    count: int = request.module.QUESTIONS
+    records = ({"question": f"Who is number {number}?", "answers": [f"a{number}"]} for number in range(count))
+    return write_lines(tmp_path / "questions.jsonl", records)
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from dubito.errors import DubitoError
 from dubito.graphs import seakr
 from dubito.models.engine_process import Engine
-from dubito.models.interfaces import Introspection, Message, Reply, Sampling, Vectors
+from dubito.models.interfaces import Introspection, Message, Reply, Sampling, States, Vectors
 from dubito.models.vllm_engine import EngineChat
 from dubito.resources.resources import Resources
 from dubito.state.context import BaseContext
@@ -41,16 +41,18 @@ class Watch:
         self.requests: list[tuple[int, int]] = []
         self.sequences: list[list[int]] = []
         self.steps: list[list[str]] = []
-        ask, states, step = engine._ask, engine.states, engine._llm.engine_core.get_output_async
+        ask, read, step = engine._ask, engine.states, engine._llm.engine_core.get_output_async
 
         async def watched_ask(ids: Sequence[int], **how: Any) -> Any:
             reply = await ask(ids, **how)
             self.requests.append((len(ids), reply.num_cached_tokens))
             return reply
 
-        async def watched_states(sequences: Sequence[Sequence[int]], layer: int) -> Vectors:
+        async def watched_states(
+            sequences: Sequence[Sequence[int]], layer: int, states: States = "residual"
+        ) -> Vectors:
             self.sequences = [list(ids) for ids in sequences]
-            return await states(sequences, layer)
+            return await read(sequences, layer, states)
 
         async def watched_step() -> Any:
             told = await step()
@@ -89,6 +91,7 @@ async def look(chat: EngineChat, watch: Watch) -> dict[str, Any]:
     found["greedy"] = [reply(await chat.complete(messages, greedy)) for messages in (STORY, QUESTION, SLY)]
     with listening() as pieces:
         found["told"] = {"reply": reply(await chat.complete(STORY, greedy)), "pieces": pieces}
+    found["kept"] = (await chat.complete(STORY, Sampling(max_tokens=24, pattern="[a-z]{3} fox[.!]"))).text
     found["choices"] = [
         dict((await chat.choose(QUESTION, options)).probabilities)
         for options in (["Yes", "No", "Yes, it is."], LETTERS)
@@ -109,6 +112,9 @@ async def look(chat: EngineChat, watch: Watch) -> dict[str, Any]:
         "ended": watch.told(await chat.introspect(QUESTION, Sampling(max_tokens=100))),
         "last layer": watch.told(await chat.introspect(STORY, Sampling(max_tokens=5), 30)),
         "first layer": watch.told(await chat.introspect(STORY, Sampling(max_tokens=5), 1)),
+        "feed forward": watch.told(
+            await chat.introspect(STORY, Sampling(max_tokens=5), states="feed_forward", at="eos")
+        ),
     }
     found["no layer"] = await fault(chat.introspect(STORY, Sampling(), 31))
 
@@ -172,7 +178,7 @@ async def ask_seakr(name: str, resources: Resources) -> dict[str, Any]:
     return {
         "answer": result["answer"],
         "uncertainties": [step["uncertainty"] for step in result["steps"]],
-        "looked up": [step["chunk_id"] for step in result["steps"]],
+        "looked up": [chunk_id for step in result["steps"] for chunk_id in step["chunk_ids"]],
         "warnings": result["warnings"],
     }
 
@@ -180,7 +186,7 @@ async def ask_seakr(name: str, resources: Resources) -> dict[str, Any]:
 async def main(name: str) -> dict[str, Any]:
     resources = Resources()
     chat: Any = (await resources.llm(BaseContext(llm=name, concurrency=8))).model
-    await chat.open()
+    await chat.window()
     watch = Watch(chat._starting.result())
     found = {**await look(chat, watch), "concurrent": await concurrent(chat, watch)}
     found["seakr"] = await ask_seakr(name, resources)

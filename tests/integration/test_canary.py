@@ -7,11 +7,9 @@ import json
 import logging
 import re
 import sqlite3
-import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,8 @@ from dubito.cli import app
 from dubito.resources import resources
 from dubito.resources.telemetry import stop_exporting
 from dubito.settings import settings
-from dubito.tests.stub_server import Stub, serving
+from dubito.tests.json_lines import write_lines
+from dubito.tests.stub_server import Stub, collecting, serving
 from typer.testing import CliRunner
 
 CANARY = "sk-canary"
@@ -109,7 +108,7 @@ def kennel(
     monkeypatch.setattr(resources, "_shared", None)
     settings.cache_clear()
     lines = [{"question": f"Who is number {i}?", "answers": [f"right {i}"]} for i in range(8)]
-    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_lines(tmp_path / "questions.jsonl", lines)
     (tmp_path / "corpus.jsonl").write_text('{"title": "The Lune", "text": "The Lune flows past Lancaster."}\n')
     yield Kennel(tmp_path, caplog)
     stop_exporting()
@@ -120,24 +119,13 @@ def kennel(
 def collector(kennel: Kennel) -> Iterator[str]:
     """An OTLP receiver that keeps the bytes of all spans and headers."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            kennel.said += [("spans", content) for content in unpacked(body)]
-            kennel.said.append(("headers of spans", str(self.headers).encode()))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def take(path: str, headers: Mapping[str, str], body: bytes) -> int:
+        kennel.said += [("spans", content) for content in unpacked(body)]
+        kennel.said.append(("headers of spans", str(headers).encode()))
+        return 200
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with collecting(take) as url:
+        yield url
 
 
 def says(body: dict[str, Any]) -> str:
@@ -166,7 +154,8 @@ def test_no_key_is_left_behind(kennel: Kennel, collector: str, monkeypatch: pyte
         evaluation = ("vanilla_rag", "cot", "--dataset", "questions.jsonl", *over, "--set", "k=1", "--out", "a.run")
         assert kennel.dubito("eval", *evaluation) == 0
         assert kennel.dubito("report", "a.run") == 0
-        calibration = ("seakr", "questions.jsonl", *over, "--right", "exact", "--set", "estimator=perplexity")
+        more = ("--right", "exact", "--set", "estimator=perplexity")
+        calibration = ("retrieval_threshold", "questions.jsonl", *over, *more)
         assert kennel.dubito("calibrate", *calibration) == 0
         # both keys were sent, or the search would find nothing anyway
         assert set(chat.authorizations) == {f"Bearer {GENERAL}"}
@@ -211,7 +200,7 @@ def test_a_key_in_a_url_is_refused_and_not_left_behind(
         ("ask", "Who?", "--graph", "vanilla_rag", "--corpus", f"qdrant:{url}#c"),
         ("index", "corpus.jsonl", "--out", "c.index", "--encoder", model),
         ("index", "corpus.jsonl", "--out", f"qdrant:{url}#c"),
-        ("calibrate", "seakr", "questions.jsonl", "--llm", model),
+        ("calibrate", "retrieval_threshold", "questions.jsonl", "--llm", model),
         (*begin, "--llm", model),
         (*begin, "--llm", f"openai:{CLOSED}#m", "--replica", url),
     ):

@@ -28,14 +28,6 @@ from werkzeug import Request
 QUESTIONS = 60
 
 
-@pytest.fixture
-def questions(tmp_path: Path) -> Path:
-    path = tmp_path / "questions.jsonl"
-    lines = [{"question": f"Who is number {number}?", "answers": [f"a{number}"]} for number in range(QUESTIONS)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "dubito", "eval", *map(str, arguments)]
 

@@ -107,7 +107,7 @@ async def test_it_is_encoded_once_read_memory_mapped_and_fused(tmp_path: Path, m
     again = await open_first_stage(name, index, tmp_path, lambda *step: told.append(step))
     assert told == [(23, 23)]
     opened: Any = again
-    assert isinstance(opened._ranker._postings.data, np.memmap)
+    assert isinstance(opened.ranker._postings.data, np.memmap)
     assert await first.search("tide", 9) == await again.search("tide", 9)
     both = await (await open_first_stage(f"hybrid:bm25+{name}", index, tmp_path)).search("tide", 99)
     words = [chunk["id"] for chunk in await (await open_first_stage("bm25", index, tmp_path)).search("tide", 99)]

@@ -114,6 +114,50 @@ async def test_states_and_energies_are_those_of_plain_forward_passes(chat, refer
         assert (said.tokens.prompt, said.tokens.completion) == (len(prompt), sum(map(len, rows)))
 
 
+@pytest.mark.parametrize("stop", [(), ("Fran",)])
+async def test_a_feed_forward_block_says_what_it_adds_to_the_residual_stream(chat, reference, generated, stop):
+    """The residual stream behind the layer less the stream that its feed-forward block reads."""
+    prompt = prompt_ids(reference.tokenizer, CAPITAL)
+    before = []
+    hook = reference.model.model.layers[14].post_attention_layernorm.register_forward_pre_hook(
+        lambda _, given: before.append(given[0])
+    )
+    for at in ("eos", "last"):
+        said = await chat.introspect(CAPITAL, Sampling(max_tokens=6, stop=stop), states="feed_forward", at=at)
+        (ids,) = generated.pop()
+        assert len(ids) == (4 if stop else 6)
+        assert ids[-1] != END
+        with torch.no_grad():
+            read = torch.tensor([[*prompt, *ids[:-1], END if at == "eos" else ids[-1]]])
+            after = reference.model(read, output_hidden_states=True).hidden_states[15]
+        assert said.layer == 15
+        assert distance(said.states[0], (after - before.pop())[0, -1].numpy()) < 1e-4
+    hook.remove()
+
+
+async def test_states_at_an_end_token_beside_requests_without_it(chat, reference, generated):
+    prompt = prompt_ids(reference.tokenizer, CAPITAL)
+    sampling = Sampling(n=3, temperature=0.8, seed=5, max_tokens=5)
+    put_in, plain_one = await asyncio.gather(
+        chat.introspect(CAPITAL, sampling, at="eos"), chat.introspect(CAPITAL, sampling)
+    )
+    texts = [[one.text for one in said.reply.completions] for said in (put_in, plain_one)]
+    assert texts[0] == texts[1], "the text is that of the sample"
+    for ids, theirs, ours in zip(generated.pop(), put_in.states, plain_one.states, strict=True):
+        assert distance(theirs, plain(reference.model, prompt, [*ids[:-1], END], 15)[0]) < 1e-5
+        assert distance(ours, plain(reference.model, prompt, ids, 15)[0]) < 1e-5
+
+
+async def test_feed_forward_blocks_of_several_architectures(tiny):
+    for kind, folder in tiny.items():
+        chat = TransformersChat(kind, str(folder), dtype="float32")
+        sampling = Sampling(n=2, temperature=1.0, seed=3, max_tokens=4)
+        inner = await chat.introspect(CAPITAL, sampling, 2, states="feed_forward", at="eos")
+        outer = await chat.introspect(CAPITAL, sampling, 2, at="eos")
+        assert inner.states.shape == outer.states.shape == (2, 32)
+        assert apart(inner.states, outer.states) > 1e-2, kind
+
+
 async def test_what_ends_a_continuation_does_not_change_which_token_is_last(chat, reference, generated):
     prompt = prompt_ids(reference.tokenizer, CAPITAL)
     whole = reference.tokenizer("The capital of France is Paris.")["input_ids"] + [END]
@@ -162,7 +206,7 @@ async def test_greedy_continuations_are_equal_and_generated_once(chat, generated
 
 
 async def test_a_greedy_pass_and_the_samples_after_it_read_the_prompt_once(chat, reference, generated):
-    await chat.open()
+    await chat.window()
     read: list[int] = []
     hook = chat._decoder._model.register_forward_pre_hook(
         lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True

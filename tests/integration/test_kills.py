@@ -14,6 +14,7 @@ import pytest
 from dubito.cli import app
 from dubito.errors import UserFault
 from dubito.retrieval.index_files import read_index_manifest, read_rows
+from dubito.tests.json_lines import write_lines
 from dubito.tests.killed import killed
 from dubito.tests.stub_server import Stub, serving
 from dubito.traces.recording import read
@@ -32,14 +33,6 @@ def reply(body: dict[str, Any]) -> str:
     """Every second question is answered right."""
     number = int((str(body["messages"][-1]["content"]) + "number 0?").split("number ")[1].split("?")[0])
     return f"So the final answer is: a{number if number % 2 else 'b'}."
-
-
-@pytest.fixture
-def questions(tmp_path: Path) -> Path:
-    path = tmp_path / "questions.jsonl"
-    lines = [{"question": f"Who is number {number}?", "answers": [f"a{number}"]} for number in range(QUESTIONS)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 def dubito(*arguments: object) -> str:
@@ -98,7 +91,7 @@ def test_an_evaluation_that_was_killed_ten_times_is_that_of_an_unbroken_run(
 def test_an_index_that_was_killed_ten_times_is_that_of_an_unbroken_run(stub: Stub, tmp_path: Path):
     corpus, folder, whole = tmp_path / "c.jsonl", tmp_path / "killed.index", tmp_path / "whole.index"
     lines = [{"id": str(n), "title": f"T{n}", "text": f"{'word ' * (n % 7)}{n}"} for n in range(600)]
-    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(corpus, lines)
     command = ["index", corpus, "--encoder", f"openai:{stub.url}#emb", "--out"]
     holds = ["index_files._write_vectors", "saved_folder._put_in_place"]
     for kill in range(10):
@@ -122,7 +115,7 @@ def test_an_index_that_was_killed_ten_times_is_that_of_an_unbroken_run(stub: Stu
 def test_a_calibration_that_was_killed_ten_times_is_that_of_an_unbroken_run(
     stub: Stub, questions: Path, tmp_path: Path
 ):
-    command = ["calibrate", "seakr", questions, "--corpus", "sample", "--llm", f"openai:{stub.url}#stub"]
+    command = ["calibrate", "retrieval_threshold", questions, "--corpus", "sample", "--llm", f"openai:{stub.url}#stub"]
     command += ["--set", "estimator=perplexity", "--at-once", 2, "--out"]
     results, before = tmp_path / "killed.questions.sqlite", dict[tuple[str, str], Any]()
     for kill in range(10):

@@ -19,6 +19,7 @@ from dubito.retrieval.chunking import embedding_text
 from dubito.retrieval.corpus import Corpus, Document
 from dubito.retrieval.index import Index
 from dubito.retrieval.late_interaction import cached_late_graph
+from dubito.tests.json_lines import write_lines
 from dubito.tests.scripted import ScriptedChat
 from dubito.tests.unit.test_document_graph import NoEncoder
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer
@@ -152,7 +153,7 @@ def test_at_the_command_line_it_is_built_extended_and_used(
     monkeypatch.setattr(resources, "_shared", Resources(llm=chat, encoder=AnyEncoder()))
     first, second, out = tmp_path / "first.jsonl", tmp_path / "second.jsonl", tmp_path / "index"
     for file, some in ((first, range(10)), (second, range(10, 15))):
-        file.write_text("".join(json.dumps({"id": f"d{i}", "text": TEXTS[i]}) + "\n" for i in some))
+        write_lines(file, ({"id": f"d{i}", "text": TEXTS[i]} for i in some))
     near = ["--graph-neighbours", "2", "--graph-encoder", f"colbert:{folder}"]
     done = dubito("index", str(first), "--out", str(out), *near)
     assert (done.exit_code, done.stderr) == (0, "")

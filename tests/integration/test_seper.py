@@ -51,7 +51,9 @@ def by_hand(folder: Path, pairs: Sequence[tuple[str, str]]) -> list[float]:
 
 async def test_the_chunk_with_the_answer_is_worth_something(test_data: Path, smollm2_folder: Path) -> None:
     folder = test_data / "models" / "nli-minilm"
-    context = SePerContext(llm=f"hf:{smollm2_folder}", samples=8, judge=f"nli:{folder}", max_answer_tokens=16)
+    context = SePerContext(
+        llm=f"hf:{smollm2_folder}", samples=8, temperature=0.2, judge=f"nli:{folder}", max_answer_tokens=16
+    )
     asked: SePerInput = {"question": QUESTION, "answers": [GOLD], "chunks": [*CHUNKS]}
     found = await seper.build(Resources()).compile().ainvoke(asked, context=context)
     assert found["delta"] > 0

@@ -149,7 +149,7 @@ def test_every_verb_of_the_command_line_has_its_section(pages: dict[str, str]) -
     calibrate = group.commands["calibrate"]
     techniques = {name: calibrate.get_command(None, name) for name in calibrate.list_commands(None)}
     verbs = {**group.commands, **techniques}
-    assert {"ask", "eval", "calibrate", "seakr"} <= set(verbs)
+    assert {"ask", "eval", "calibrate", "retrieval_threshold"} <= set(verbs)
     for name, verb in verbs.items():
         place = f"dubito-calibrate-{name}" if name in techniques else f"dubito-{name}"
         assert f'id="{place}"' in page

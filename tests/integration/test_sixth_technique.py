@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dubito.tests.json_lines import write_lines
 from dubito.tests.stub_server import Stub, serving
 
 ROOT = Path(__file__).parents[2]
@@ -49,9 +50,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for room in rooms:
         shutil.copytree(ROOT / room, package / room, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(CRAG, package, dirs_exist_ok=True)
-    (home / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CORPUS))
+    write_lines(home / "corpus.jsonl", CORPUS)
     questions = [{"id": f"q{i}", "question": QUESTION, "answers": ["Beatrix Hale"]} for i in range(2)]
-    (home / "questions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in questions))
+    write_lines(home / "questions.jsonl", questions)
     return home
 
 

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from html import escape, unescape
 from pathlib import Path
@@ -14,7 +13,9 @@ from typing import Any
 import pytest
 from dubito.graphs.registry import graph_names
 from dubito.render import trace_page as page
+from dubito.tests.json_lines import write_lines
 from dubito.tests.recorded import RUNS, parsed, record, vanilla_run
+from dubito.tests.stub_server import listening_on
 from dubito.traces.recording import read
 from dubito.traces.writer import VERSION
 
@@ -85,11 +86,8 @@ def listener() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *parts: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    server.server_close()
+    with listening_on(Handler) as url:
+        yield url, asked
 
 
 def attacks(url: str) -> str:
@@ -220,7 +218,7 @@ def test_a_page_of_megabytes_is_shown(tmp_path, browse):
         found.append({"type": "node_start", **place, "input": {"text": f"{i} <b>long</b> " * 400}})
         found.append({"type": "node_end", **place, "seconds": 0.1, "update": {"other": f"{i} & " * 400}, "error": None})
     found.append({"type": "end", **stamp, "seconds": 1.0, "output": {"answer": "so"}})
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
+    write_lines(tmp_path / "t.jsonl", found)
     assert (tmp_path / "t.jsonl").stat().st_size > 5_000_000
     page.write(read(tmp_path / "t.jsonl"), tmp_path / "page.html")
     dom = parsed(browse(tmp_path / "page.html").encode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -85,6 +86,17 @@ class Weights:
             ]
         return np.stack([row.numpy() for row in rows])
 
+    def feed_forward(self, ids: Sequence[int]) -> Vectors:
+        """What the feed-forward block of the middle layer says at the last token."""
+        said: list[Any] = []
+        block = self.model.model.layers[LAYER - 1].mlp
+        hook = block.register_forward_hook(lambda _, __, output: said.append(output[0, -1:].numpy()))
+        with self.torch.inference_mode():
+            self.model(self.torch.tensor([list(ids)]))
+        hook.remove()
+        (states,) = said
+        return np.asarray(states)
+
     def next(self, prompt: list[int]) -> list[float]:
         """The probability of every token after a prompt."""
         with self.torch.inference_mode():
@@ -127,6 +139,10 @@ def test_a_reply_is_told_while_it_grows(found: Found) -> None:
     assert found["told"]["reply"] == found["greedy"][0]
     assert len(found["told"]["pieces"]) > 2
     assert found["told"]["reply"]["texts"][0].startswith("".join(found["told"]["pieces"]))
+
+
+def test_a_reply_is_kept_to_its_pattern(found: Found) -> None:
+    assert re.fullmatch("[a-z]{3} fox[.!]", found["kept"])
 
 
 async def test_choices_and_scores_are_those_of_transformers(found: Found, reference: TransformersChat) -> None:
@@ -193,6 +209,14 @@ def test_each_layer_is_transformers_own(found: Found, weights: Weights) -> None:
     kind, said = found["no layer"]
     assert kind == "UserFault"
     assert said.endswith("has 30 layers: choose one from 1 to 30, not 31.")
+
+
+def test_a_feed_forward_block_is_read_at_an_end_token(found: Found, weights: Weights) -> None:
+    inner, limited = found["ends"]["feed forward"], found["ends"]["limited"]
+    (read,) = inner["read"]
+    assert read == [*limited["read"][0][:-1], weights.tokenizer.eos_token_id]
+    assert inner["texts"] == limited["texts"]
+    assert off(inner["states"], weights.feed_forward(read)) < TOLERANCE
 
 
 def test_a_prompt_that_was_read_is_not_read_again_by_five_samples_and_their_reading(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from dubito.errors import ContextOverflow, ModelFault, UserFault
+from dubito.errors import ContextOverflow, ContractFault, ModelFault, UserFault
 from dubito.graphs import dense_rag, df_rag
 from dubito.models.interfaces import Message, Sampling
 from dubito.models.openai_chat import OpenAIChat
+from dubito.nodes.evaluate import MAX_REPORT_TOKENS
+from dubito.prompts import report
 from dubito.resources.resources import Resources
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
+from dubito.state.records import Chunk
 from dubito.tests.scripted import QUERY, VECTORS, ScriptedEncoder, ScriptedRetriever
 
 from .conftest import VLLMServer
@@ -186,6 +191,18 @@ async def test_stop_strings_end_a_reply_before_themselves(chat: OpenAIChat) -> N
     assert "".join(t.text for t in completion.tokens) == completion.text
     assert completion.tokens[-1].text  # no end mark
     assert completion.finish_reason == "stop"
+
+
+async def test_a_reply_that_is_kept_to_its_pattern_can_be_read_where_a_free_one_cannot(chat: OpenAIChat) -> None:
+    steps = ["Find the founder of the paper mill", "Find where the founder was born"]
+    chunks: list[Chunk] = [{"id": text, "doc_id": text, "title": "Ada Holm", "text": text} for text in TOWNS[:4]]
+    messages, sampling = report.messages(steps, chunks, examples=False), Sampling(max_tokens=MAX_REPORT_TOKENS)
+    with pytest.raises(ContractFault):
+        report.parse((await chat.complete(messages, sampling)).text, len(steps))
+    pattern = report.pattern(len(steps))
+    kept = (await chat.complete(messages, replace(sampling, pattern=pattern))).text
+    assert re.fullmatch(pattern, kept)
+    assert report.parse(kept, len(steps))
 
 
 async def test_window_and_counts_are_the_servers(chat: OpenAIChat, reference: Reference) -> None:

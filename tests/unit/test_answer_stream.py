@@ -78,6 +78,7 @@ def shown_of(text: str, **sampling: object) -> str:
         ("<think>the Thames?", ""),
         ("<think>the Thames?</think>the Lune", "the Lune"),
         ("the Lune <thin", "the Lune "),
+        ("the Lune. E", "the Lune. "),
         ("the Lune\nthe Thames", "the Lune"),
         ("the Lune. EN", "the Lune. "),
         ("the Lune. EN ", "the Lune. EN "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from dubito.evals.answers import (
     Standard,
     accuracy,
     answer_scores,
+    bleu,
     cover_em,
     exact_match,
     f1,
@@ -165,6 +167,27 @@ def test_rouge_l_by_hand(prediction: str, golds: list[str], score: float) -> Non
     assert rouge_l(prediction, golds) == pytest.approx(score)
 
 
+# BLEU
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "score"),
+    [
+        ("The Lune", ["the lune"], 1),
+        ("Lune", ["Lune"], 1),
+        ("Wyre", ["Lune"], 0),
+        ("", ["Lune"], 0),
+        ("Lune", [], 0),
+        ("Lune", ["the river Lune"], math.exp(1 - 3)),  # right as far as it goes, and too short
+        ("the the the", ["the Lune"], (1 / 3 * 1 / 3 * 1 / 2 * 1) ** 0.25),  # a word counts as often as in the gold
+        ("a b c d e", ["a b c d f"], (4 / 5 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25),
+        ("Wyre", ["Lune", "Wyre"], 1),
+    ],
+)
+def test_bleu_by_hand(prediction: str, golds: list[str], score: float) -> None:
+    assert bleu(prediction, golds) == pytest.approx(score)
+
+
 # all together
 
 
@@ -178,6 +201,7 @@ def test_all_figures_of_one_answer_by_hand() -> None:
         "cover_em": 1.0,
         "accuracy": 1.0,
         "rouge_l": pytest.approx(2 / 6),  # it is the river lune: 1 of 5, 1 of 1
+        "bleu": pytest.approx((1 / 5 * 1 / 5 * 1 / 4 * 1 / 3) ** 0.25),  # 1 of 5, then 0 + 1 of 4 + 1, 3 + 1, 2 + 1
     }
     assert tuple(found) == NAMES
     assert {type(value) for value in found.values()} == {float}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dubito.evals.abstention import abstains
+from dubito.state.abstention import abstains
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,11 @@ from dubito.evals.abstention import abstains
         "It is not known exactly.",
         "The answer is not given in the passages.",
         "The answer cannot be determined.",
+        "It is unknown",
+        "It is unknown who founded it.",
+        "Could not be determined.",
+        "It cannot be known",
+        "Nobody knows",
         "Not mentioned in the passages",
         "From the passages, it is unclear who founded it.",
     ],

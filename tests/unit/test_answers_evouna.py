@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from dubito.benchmarks.evouna import SETS, Judged, distinct, judged_answers
-from dubito.evals.abstention import abstains
 from dubito.evals.answers import exact_match, f1, rouge_l, squad_normalised
+from dubito.state.abstention import abstains
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,4 @@
 import asyncio
-import gc
 import subprocess
 import sys
 import threading
@@ -170,7 +169,6 @@ async def test_a_worker_that_is_let_go_ends_its_thread_and_lets_go_of_the_batch(
     batch = weakref.ref(await worker.run(lambda rows: rows))
     del worker
     for _ in range(100):
-        gc.collect()
         if batch() is None and not thread.is_alive():
             return
         await asyncio.sleep(0.05)

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dubito.errors import UserFault
+from dubito.evals.answer_calibration import split
 from dubito.evals.answers import answer_rule
 from dubito.evals.calibration import best_threshold
-from dubito.evals.sunar_calibration import (
-    PartCounts,
-    ScoredAnswer,
-    conformal_figures,
-    fewest_right,
-    split,
-)
 from dubito.state.calibration import Calibration, identity, is_calibration, settings_of
 from dubito.state.sunar import SunarContext
-from dubito.uncertainty import conformal_threshold
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,49 +89,6 @@ def test_scores_that_differ_in_the_last_digit_are_told_apart() -> None:
 def test_scores_that_are_refused(scores, wrong, said: str) -> None:
     with pytest.raises(UserFault, match=said):
         best_threshold(scores, wrong)
-
-
-# conformal figures
-
-
-def outcomes(right: list[float], wrong: list[float], failed: int = 0) -> list[ScoredAnswer | None]:
-    ended = [
-        *(ScoredAnswer(score, right=True) for score in right),
-        *(ScoredAnswer(score, right=False) for score in wrong),
-    ]
-    return [*ended, *[None] * failed]
-
-
-def test_conformal_figures_by_hand() -> None:
-    # nine right, alpha 0.2: the second smallest
-    calibration = outcomes([0.9, 0.3, 0.5, 0.6, 0.7, 0.8, 1.0, 1.0, 1.0], [0.1, 0.5, 0.6], failed=1)
-    held_back = outcomes([0.4, 0.5, 0.9, 1.0], [0.0, 0.2, 0.7], failed=2)
-    found = conformal_figures(calibration, held_back, 0.2)
-    assert found == {
-        "threshold": 0.5,
-        "n": 9,
-        "coverage": 0.75,
-        "calibration": PartCounts(questions=13, failed=1, right=9, wrong=3, kept_right=8, kept_wrong=2),
-        "held_back": PartCounts(questions=9, failed=2, right=4, wrong=3, kept_right=3, kept_wrong=1),
-    }
-
-
-def test_without_right_answers_held_back_the_coverage_is_unknown() -> None:
-    found = conformal_figures(outcomes([0.5] * 9, []), outcomes([], [0.2], failed=1), 0.1)
-    assert (found["threshold"], found["coverage"], found["held_back"].kept_wrong) == (0.5, None, 0)
-
-
-def test_without_right_answers_there_is_nothing_to_calibrate_on() -> None:
-    with pytest.raises(UserFault, match="None of the 3 questions"):
-        conformal_figures(outcomes([], [0.5, 0.6], failed=1), outcomes([0.5], []), 0.1)
-
-
-@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.1, 0.2, 0.29, 1 / 3, 0.5, 0.7, 0.999])
-def test_it_takes_as_many_right_answers_as_leave_one_out(alpha: float) -> None:
-    fewest = fewest_right(alpha)
-    assert Fraction(alpha) * (fewest + 1) + Fraction(1, 10**9) >= 1
-    assert conformal_threshold([0.5] * fewest, alpha) == 0.5
-    assert fewest == 0 or conformal_threshold([0.5] * (fewest - 1), alpha) == 0.0
 
 
 @pytest.mark.parametrize(("count", "holdout", "held"), [(60, 0.5, 30), (7, 0.3, 2), (5, 0.0, 0), (1, 0.95, 1)])
@@ -270,8 +219,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_settings_of_a_context() -> None:
     found = settings_of(CONTEXT)
-    assert {"preset", "concurrency", "on_bad_record", "corpus", "llm"}.isdisjoint(found)
-    assert set(SunarContext.model_fields) - set(found) == {"preset", "concurrency", "on_bad_record", "corpus", "llm"}
+    left_out = {"preset", "concurrency", "on_bad_record", "calibration", "corpus", "llm"}
+    assert set(SunarContext.model_fields) - set(found) == left_out
     assert (found["budget"], found["penalty"], found["chunker"]) == (32, "1/s", "words:100")
     assert settings_of(CONTEXT.model_copy(update={"encoder": "openai:http://a/v1#e5"}))["encoder"] == "e5"
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ class Numbered(ScriptedChat):
         return Scores(tuple((Token(text, -1 / 3),) for text in continuations), Tokens(3, 0))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None
+        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
     ) -> Introspection:
         reply = await self.complete(messages, sampling)
         states = np.arange(6, dtype=np.float32).reshape(2, 3) / np.float32(7) + len(self.calls)
@@ -91,6 +92,7 @@ async def test_every_verb_gives_back_what_was_said_once(memory: CallMemory, tmp_
         {"sampling": replace(SAMPLED, max_tokens=7)},
         {"sampling": replace(SAMPLED, stop=("x",))},
         {"sampling": replace(SAMPLED, seed=1)},
+        {"sampling": replace(SAMPLED, pattern="yes|no")},
         {"messages": [{"role": "user", "content": "hi"}]},
         {"messages": [*HI, {"role": "assistant", "content": ""}]},
         {"name": "openai:http://h/v1#scripted"},
@@ -105,6 +107,15 @@ async def test_whatever_differs_is_another_request(memory: CallMemory, change):
     other = RememberingChat(model, memory, change.get("seed", 0))
     await other.complete(change.get("messages", HI), change.get("sampling", SAMPLED))
     assert len(model.calls) == 2
+
+
+async def test_the_key_of_a_request_without_a_pattern_is_older_than_patterns(
+    memory: CallMemory, monkeypatch: pytest.MonkeyPatch
+):
+    keys: list[bytes] = []
+    monkeypatch.setattr(memory, "read", lambda key, unpack: keys.append(key))
+    await RememberingChat(Numbered(), memory).complete(HI, SAMPLED)
+    assert [key.hex() for key in keys] == ["46ceb244b9e274220789291f5e3da6dceaa24c4809283327f553622c4a7ec40a"]
 
 
 async def test_a_model_on_a_server_is_the_same_wherever_the_server_is(memory: CallMemory):

@@ -21,7 +21,7 @@ from dubito.resources.resources import Resources
 from dubito.settings import settings
 from dubito.state.df_rag import DFRagContext
 from dubito.state.vanilla_rag import VanillaRagContext
-from dubito.tests.scripted import ScriptedChat, ScriptedEncoder, ScriptedRetriever
+from dubito.tests.scripted import ANSWERED, ScriptedChat, ScriptedEncoder, ScriptedRetriever
 from dubito.traces.events import AnswerPiece, ModelCall, NodeEnd, NodeStart, Progress
 from dubito.traces.run import Run
 from rich.console import Console
@@ -105,7 +105,8 @@ def test_json_is_one_object_and_nothing_else(use):
     found = json.loads(done.stdout)
     assert done.stdout.count("\n") == 1
     assert set(found) == {
-        *("answer", "evidence", "uncertainty", "chosen", "usage", "warnings", "plan", "supports", "lambda_star"),
+        *ANSWERED,
+        *("plan", "candidates", "evaluations", "supports", "lambda_star", "incremental_context"),
         *("graph", "question", "context", "seconds"),
     }
     assert (found["graph"], found["answer"], found["question"]) == ("df_rag", "the Lune", QUESTION)
@@ -203,8 +204,11 @@ def test_what_libraries_print_stays_out_of_the_json(use):
         (["--set", "evaluator=oracle"], "must be auto, report, choice or likelihood."),
         (["--set", "thinking=perhaps"], "thinking is 'perhaps' and must be true or false."),
         (["--graph", "vanilla_rag", "--set", "fixed_lambda=2"], "must be a number from 0.0 to 1.0."),
-        (["--set", "samplng=binary"], "df_rag has no setting 'samplng' (did you mean sampling?): use chunker,"),
-        (["--set", "fixed_lambda=0.5"], "df_rag has no setting 'fixed_lambda': use chunker,"),
+        (["--set", "samplng=binary"], "df_rag has no setting 'samplng' (did you mean sampling?): use answer_samples,"),
+        (
+            ["--set", "fixed_lambda=0.5"],
+            "df_rag has no setting 'fixed_lambda' (did you mean lambdas?): use answer_samples,",
+        ),
         (["--set", "k"], "--set takes name=value, such as --set k=3, and got 'k'."),
         (["--k", "3", "--set", "k=4"], "The setting k is given twice"),
         (["--set", "top_n=0", "--set", "k=0"], "top_n is '0' and must be a whole number from 1 to 100000"),

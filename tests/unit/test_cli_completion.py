@@ -30,7 +30,7 @@ def offered(line: str) -> list[str]:
         ("dubito ask --graph df_rag --set thin", ["thinking=", "thinking=true", "thinking=false"]),
         ("dubito ask --graph seakr --set judge", ["judge=", "judge=auto", "judge=embedded", "judge=llm"]),
         ("dubito ask --graph nope --set k", []),
-        ("dubito calibrate seakr --set max_st", ["max_steps=", "max_step_tokens="]),
+        ("dubito calibrate retrieval_threshold --set max_st", ["max_steps=", "max_step_tokens="]),
         ("dubito seper --set sampl", ["samples="]),
     ],
 )

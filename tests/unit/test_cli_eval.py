@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,15 +10,14 @@ from dubito.cli import app
 from dubito.cli.evaluating import systems_of
 from dubito.errors import UserFault
 from dubito.graphs.registry import graph_names
+from dubito.tests.json_lines import write_lines
 from typer.testing import CliRunner
 
 
 @pytest.fixture
 def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "questions.jsonl"
-    path.write_text("".join(json.dumps({"question": f"{n}?", "answers": ["a"]}) + "\n" for n in range(3)))
-    return path
+    return write_lines(tmp_path / "questions.jsonl", ({"question": f"{n}?", "answers": ["a"]} for n in range(3)))
 
 
 @pytest.mark.parametrize(
@@ -38,6 +36,17 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cot", "--dataset", "FILE", "--metric", "speed"], ["There is no metric 'speed'"]),
         (["cot", "--dataset", "FILE", "--metric", "seper:m=3"], ["seper has no setting 'm'"]),
         (["cot", "--dataset", "FILE", "--metric", "seper-steps", "--no-traces"], ["leave --no-traces out"]),
+        (
+            ["cot", "--dataset", "FILE", "--metric", "llm-judge:k=3"],
+            ["llm-judge has no setting 'k': use llm or evaluation"],
+        ),
+        (["cot", "--dataset", "FILE", "--metric", "llm-judge:evaluation=x"], ["evaluation is 'x'"]),
+        (["cot", "--dataset", "FILE", "--metric", "bertscore"], ["bertscore needs a model"]),
+        (["cot", "--dataset", "FILE", "--metric", "bertscore:model=x,layer=-1"], ["bertscore needs a model"]),
+        (
+            ["cot", "--dataset", "FILE", "--metric", "bertscore:k=3"],
+            ["bertscore has no setting 'k': use model or layer"],
+        ),
         (["cot", "--resume", "x"], ["leave the systems and datasets out"]),
         (["--resume", "nowhere"], ["There is no run in 'nowhere'"]),
         (["cot", "--dataset", "FILE", "--retry-failed"], ["--retry-failed needs --resume"]),

@@ -17,6 +17,7 @@ from dubito.resources.resources import Resources
 from dubito.retrieval.corpus import read_corpus
 from dubito.retrieval.document_graph import DocumentGraph
 from dubito.retrieval.index import Index
+from dubito.tests.json_lines import write_lines
 from dubito.tests.scripted import ScriptedChat, ScriptedEncoder
 from typer.testing import CliRunner
 
@@ -46,10 +47,8 @@ def dubito(*arguments: str) -> Any:
 
 
 def file_of(folder: Path, name: str, numbers: Sequence[int]) -> str:
-    path = folder / name
     records = [{"id": f"d{i}", "title": f"T{i}", "text": f"{chr(97 + i) * 4} {chr(98 + i)}"} for i in numbers]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
+    return str(write_lines(folder / name, records))
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -96,6 +96,20 @@ async def test_every_step_has_a_score(sunar_trace: Path) -> None:
     assert len(model.sampled) == len(set(model.sampled)) == 11
 
 
+async def test_evidence_can_be_compressed_by_the_question(sunar_trace: Path) -> None:
+    model = Believer(believes=believes, mean_logprob=lambda user, text: -1.0 - user.count("n1"))
+    opened = Resources(llm=model, judge=ScriptedJudge())
+    recording = read(sunar_trace)
+    found = await score_steps(recording, ["Ada"], SePerContext(), opened, compress=1.0, compression="question_aware")
+    known = [[chunk["id"] for chunk in one.evidence] for one in found if one.kind == "known"]
+    shorter = [[chunk["id"] for chunk in one.evidence] for one in found if one.kind == "compressed"]
+    assert shorter == [sorted(ids, key=lambda name: name == "n1") for ids in known], (
+        "the question is least likely after n1"
+    )
+    prompts = [messages[-1]["content"] for verb, messages in model.calls if verb == "score"]
+    assert any(recording.question in prompt for prompt in prompts)
+
+
 async def test_evidence_that_does_not_fit_has_no_result(sunar_trace: Path) -> None:
     class Narrow(Believer):
         async def complete(self, messages: Any, sampling: Any) -> Any:
@@ -124,7 +138,7 @@ def test_the_table(llm: Believer, sunar_trace: Path) -> None:
     assert (code, wrong) == (0, "")
     lines = said.splitlines()
     assert lines[0] == f"sunar: {QUESTION}"
-    assert "chat model embedded, judge auto, 10 samples" in lines[1]
+    assert "chat model embedded, judge embedded, 10 samples" in lines[1]
     assert f"Without evidence the belief in the right answer is {belief(1):.3f}." in said
     (first,) = [line for line in lines if line.startswith("1  Who")]
     assert "all so far" in first
@@ -180,7 +194,8 @@ def test_the_model_is_the_runs_own_unless_another_is_named(llm: Believer, sunar_
     [
         ([], "There is no right answer"),
         (["--answer", " "], "Right answer 1 is no text"),
-        (["--answer", "Ada", "--compress", "0"], "share of sentences to keep"),
+        (["--answer", "Ada", "--compress", "0"], "share of sentences or tokens to keep"),
+        (["--answer", "Ada", "--compression", "question_aware"], "give --compress SHARE too"),
         (["--answer", "Ada", "--set", "samples=0"], "samples is '0'"),
         (["--answer", "Ada", "--set", "sample=3"], "seper has no setting 'sample'"),
     ],

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 from dubito.errors import CapabilityMissing, UserFault
-from dubito.evals.compression import compressed, informed, self_informations
+from dubito.evals.compression import (
+    Contrasted,
+    compressed,
+    contrasted,
+    informed,
+    question_compressed,
+    self_informations,
+)
 from dubito.models.interfaces import Message, Scores, Token, Tokens
 from dubito.prompts import unparsed
 from dubito.state.records import Chunk
@@ -89,8 +96,10 @@ def test_rounding_keeps_no_sentence_more() -> None:
 
 @pytest.mark.parametrize("keep", [0.0, -0.5, 1.01, math.nan, math.inf])
 def test_a_share_that_is_none_is_refused(keep: float) -> None:
-    with pytest.raises(UserFault, match="share of sentences to keep"):
+    with pytest.raises(UserFault, match="share of sentences or tokens to keep"):
         compressed(CHUNKS, INFORMATION, keep)
+    with pytest.raises(UserFault, match="share of sentences or tokens to keep"):
+        question_compressed(CHUNKS, {}, keep)
 
 
 async def test_each_text_is_scored_once_as_a_reply_that_nothing_leads_to() -> None:
@@ -113,4 +122,63 @@ async def test_a_model_that_cannot_score_is_refused_before_it_is_called() -> Non
     llm = ScriptedChat(capabilities=frozenset({"logprobs"}))
     with pytest.raises(CapabilityMissing, match="'scripted' has no score, which compression needs"):
         await informed(["One."], llm)
+    assert llm.calls == []
+
+
+# --- by the question ---
+
+FAR = Contrasted(-3.0, [("Ada", 0.5), (" was", -1.0), (" born", 0.2), (".", -2.0)])
+NEAR = Contrasted(-1.0, [("The", -0.5), (" Lune", 2.0), (" is", -0.5), (" a", -1.0), (" river", 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("keep", "texts"),
+    [
+        # ranks 0 and 1 of 2: keep + δτ and keep, with δτ = min(0.3, 1 - keep)
+        (1.0, ["The Lune is a river", "Ada was born."]),
+        (0.9, ["The Lune is a river", "Ada was born."]),  # 1.0 of 5, 0.9 of 4
+        (0.5, ["The Lune is river", "Ada born"]),  # 0.8 of 5: 4; 0.5 of 4: 2; of equal tokens the first stays
+        (0.1, ["Lune river", "Ada"]),  # 0.4 of 5: 2; 0.1 of 4: 1
+    ],
+)
+def test_the_tokens_that_matter_least_to_the_question_go(keep: float, texts: list[str]) -> None:
+    chunks = [chunk("far", "F"), chunk("near", "N")]
+    found = question_compressed(chunks, {"F": FAR, "N": NEAR}, keep)
+    assert [one["id"] for one in found] == ["near", "far"], "the most relevant first"
+    assert [one["text"] for one in found] == texts
+    assert chunks[0]["text"] == "F", "nothing is changed in place"
+
+
+def test_a_chunk_of_low_rank_may_lose_everything() -> None:
+    chunks = [chunk(str(rank), str(rank)) for rank in range(10)]
+    contrasts = {str(rank): Contrasted(-float(rank), [("word", 0.0)] * 10) for rank in range(10)}
+    found = question_compressed(chunks, contrasts, 0.2)
+    # 0.2 + (1 - I/5) 0.3, in tokens: 5, 4.4, 3.8, 3.2, 2.6, 2, 1.4, 0.8, 0.2, -0.4
+    assert [one["text"].count("word") for one in found] == [5, 5, 4, 4, 3, 2, 2, 1, 1]
+    assert question_compressed([], {}, 0.2) == []
+
+
+async def test_what_the_question_does_to_each_token_by_hand() -> None:
+    class Scorer(ScriptedChat):
+        async def score(self, messages: Sequence[Message], continuations: Sequence[str]) -> Scores:
+            await self._begin("score", messages)
+            (text,) = continuations
+            prompt = messages[-1]["content"]
+            if text == "Which river?":
+                return Scores((tuple(tokens(("Which", 1 / 2), (" river?", 1 / 8))),), Tokens())
+            chances = (1 / 2, 1 / 4) if "Which river?" in prompt else (1 / 8, 1 / 2)
+            return Scores((tuple(tokens(*zip(text.split("|"), chances, strict=True))),), Tokens())
+
+    llm = Scorer()
+    found = await contrasted("Which river?", ["The|Lune", "The|Lune"], llm)
+    assert found["The|Lune"].relevance == pytest.approx(-2 * math.log(2))
+    assert [text for text, _ in found["The|Lune"].tokens] == ["The", "Lune"]
+    assert [nats for _, nats in found["The|Lune"].tokens] == pytest.approx([math.log(4), -math.log(2)])
+    assert len(llm.calls) == 3, "each text once"
+
+
+async def test_a_model_that_cannot_score_cannot_compress_by_the_question() -> None:
+    llm = ScriptedChat(capabilities=frozenset({"logprobs"}))
+    with pytest.raises(CapabilityMissing, match="has no score, which compression needs"):
+        await contrasted("Which?", ["One."], llm)
     assert llm.calls == []

@@ -189,11 +189,40 @@ def test_files_that_cannot_be_read_are_told(folder, monkeypatch):
         forget()
         with pytest.raises(UserFault, match=said):
             config()
-    Path("latin.toml").write_bytes(b"llm = '\xe9'")
-    monkeypatch.setenv("DUBITO_CONFIG", "latin.toml")
+    contents = {
+        "not UTF-8": b"llm = '\xe9'",
+        "is longer than 1,000,000 bytes": b"#" * 1_000_001,
+        "is nested too deeply": b"k = " + b"[" * 50_000,
+    }
+    for said, content in contents.items():
+        Path("wrong.toml").write_bytes(content)
+        monkeypatch.setenv("DUBITO_CONFIG", "wrong.toml")
+        forget()
+        with pytest.raises(UserFault, match=said):
+            config()
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("llm = 'vllm:http://127.0.0.1:8000/v1#m'\nencoder = 'openai:http://localhost:81/v1#e'", ""),
+        ("llm = 'vllm:HTTP://localhost.evil.example:8000/v1#m'", "HTTP://localhost.evil.example:8000"),
+        (
+            "[process]\notlp_endpoint = 'https://spans.example'\n[sunar]\nllm = 'https://10.0.0.7/v1#m'",
+            "https://10.0.0.7, https://spans.example",
+        ),
+    ],
+)
+def test_a_file_that_nobody_named_is_announced_with_the_servers_on_other_machines(text, servers, monkeypatch, caplog):
+    write(text)
+    config()
+    said = f"dubito.toml, which lies in this folder, sends questions and passages to {servers}. If that is right"
+    assert [one.startswith(said) for one in caplog.messages] == [True] * bool(servers)
+    caplog.clear()
+    monkeypatch.setenv("DUBITO_CONFIG", "dubito.toml")
     forget()
-    with pytest.raises(UserFault, match="not UTF-8"):
-        config()
+    config()
+    assert not caplog.messages
 
 
 def test_a_wrong_variable_is_told_by_its_name(monkeypatch):
@@ -263,6 +292,9 @@ def test_a_key_is_named_by_its_variable_in_a_file_that_is_named(monkeypatch):
     forget()
     assert key_for("https://api.example.com/v1", None) == "canary"
     assert key_for("https://other.example.com/v1", None) == ""
+    monkeypatch.setenv("DUBITO_KEYS", "api.example.com=of-the-environment")
+    forget()
+    assert key_for("https://api.example.com/v1", None) == "of-the-environment"
     for wrong in ("sk-canary", "CANARY1234567890"):
         write(text.replace("MY_KEY", wrong))
         with pytest.raises(UserFault, match="must be the name of an environment variable") as fault:

@@ -20,6 +20,7 @@ from dubito.state.capability import Capability
 from dubito.state.context import PRESET, BaseContext, marks_of
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
+from dubito.state.mixins import SearchContext
 from dubito.state.reasoning import ReasoningContext, SearchingContext
 from dubito.state.seakr import SeaKRContext
 from dubito.state.seper import SePerContext
@@ -48,6 +49,47 @@ def exported(name: str) -> Any:
 
 
 # --- presets ---
+
+
+@pytest.mark.parametrize(
+    ("lambdas", "levels"),
+    [
+        ("0.1:1:0.1", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)),
+        ("0:1:0.3", (0.0, 0.3, 0.6, 0.9)),
+        (" 0.5 : 0.7 : 0.1 ", (0.5, 0.6, 0.7)),
+        ("1,0.2,0.20", (0.2, 1.0)),
+        ([0.25, 0.75], (0.25, 0.75)),
+    ],
+)
+def test_levels_are_a_range_or_a_list(lambdas: Any, levels: tuple[float, ...]) -> None:
+    assert DFRagContext(lambdas=lambdas).levels() == levels
+
+
+@pytest.mark.parametrize(
+    ("lambdas", "problem"),
+    [
+        ("", "must be START:END:STEP"),
+        ("many", "must be START:END:STEP"),
+        ("0.1:1", "must be START:END:STEP"),
+        ("0.1:1:0", "must be START:END:STEP"),
+        ("0.1:1:-0.1", "must be START:END:STEP"),
+        ("0.1:nan:0.1", "must be START:END:STEP"),
+        ("0.1:1e999:0.1", "must be START:END:STEP"),
+        ("1:0.1:0.1", "must be START:END:STEP"),
+        ("0.5,1.5", "of levels from 0 to 1"),
+        ("nan,0.5", "of levels from 0 to 1"),
+        ([], "must be START:END:STEP"),
+        ("0.5", "two levels or more: for one λ use the graph vanilla_rag"),
+        ("0.5,0.5", "two levels or more"),
+        ("0.5:0.5:0.1", "two levels or more"),
+        ("0:1:0.001", "at most 101 levels, not 1001"),
+        (5, "must be text"),
+    ],
+)
+def test_levels_that_cannot_be_used_are_refused_in_one_sentence(lambdas: Any, problem: str) -> None:
+    with pytest.raises(UserFault, match=f"^lambdas is .* and .*{problem}") as caught:
+        DFRagContext(lambdas=lambdas)
+    assert str(caught.value).count(". ") == 0
 
 
 def test_the_embedded_preset_is_the_default() -> None:
@@ -79,10 +121,12 @@ def test_every_setting_left_to_the_preset_is_decided_by_every_preset(context: ty
     left = {name for name, default in defaults(context).items() if default == PRESET}
     assert left >= {"llm"}
     open_settings = left | {"judge", "reranker"} & context.model_fields.keys()  # of which auto takes the preset's
+    optional = {"reranker"} if issubclass(context, SearchContext) else set()
     presets = set(get_args(get_type_hints(context)["preset"]))
-    assert set(context.presets) == presets == {"embedded", "paper"}
+    assert set(context.presets) == presets
+    assert presets - {"authors"} == {"embedded", "paper"}
     for chosen in context.presets.values():
-        assert set(chosen) == open_settings
+        assert open_settings - optional <= set(chosen) <= open_settings
 
 
 @pytest.mark.parametrize("preset", ["embedded", "paper"])
@@ -125,7 +169,7 @@ def test_a_dump_reads_back_equal() -> None:
         (DFRagContext, {"preset": None}, "must be embedded or paper"),
         (DFRagContext, {"preset": ["paper"]}, "must be embedded or paper"),
         (DFRagContext, {"llm": None}, "llm is 'None' and must be text"),
-        (DFRagContext, {"lambda": 0.5}, "df_rag has no setting 'lambda': use chunker"),
+        (DFRagContext, {"lambda": 0.5}, "no setting 'lambda' \\(did you mean lambdas\\?\\): use answer_samples"),
         (
             DFRagContext,
             {"incremental_context": True, "evaluator": "likelihood"},
@@ -157,6 +201,9 @@ def test_what_is_out_of_bounds_is_refused(context: type[BaseContext], settings: 
         (SePerContext, {"cluster_rule": "loose"}, "rule=soft"),
         (SePerContext, {"match_rule": "bidirectional"}, "rule=soft"),
         (SePerContext, {"rule": "hard", "direction": "forward"}, "rule=hard"),
+        (SePerContext, {"entailment_threshold": "0.5"}, "rule=soft"),
+        (SePerContext, {"cluster_founder": "last"}, "rule=soft"),
+        (SePerContext, {"judge": "similarity:0.5", "question_mark": True}, "judge=similarity:0.5"),
     ],
 )
 def test_a_setting_without_effect_is_refused(context: type[BaseContext], settings: dict[str, Any], cause: str) -> None:
@@ -165,6 +212,26 @@ def test_a_setting_without_effect_is_refused(context: type[BaseContext], setting
     with pytest.raises(UserFault, match=message):
         context(**settings)
     assert getattr(context.unchecked(settings), name) == settings[name], "such as the settings of a parent graph"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"several_answers": "union"}, "union needs clusters, which rule=soft has not: set rule=hard"),
+        (
+            {"rule": "hard", "entailment_threshold": "0"},
+            "is '0' and must be a number above 0, at most 1, or 'likeliest'",
+        ),
+        ({"rule": "hard", "entailment_threshold": 1.5}, "is '1.5' and must be a number above 0, at most 1"),
+        ({"rule": "hard", "entailment_threshold": "nan"}, "must be a number above 0, at most 1"),
+        ({"rule": "hard", "entailment_threshold": "half"}, "must be a number above 0, at most 1"),
+    ],
+)
+def test_settings_of_seper_that_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserFault, match=message):
+        SePerContext(**settings)
+    with pytest.raises(UserFault, match=message):
+        SePerContext.unchecked(settings)
 
 
 def test_a_setting_without_effect_may_have_its_default_or_the_presets_value() -> None:
@@ -187,9 +254,9 @@ def test_settings_that_make_others_useless_exist_and_can_have_those_values(conte
 @pytest.mark.parametrize(
     ("context", "absent"),
     [
-        (ReasoningContext, {"corpus", "encoder", "chunker", "k", "on_bad_record", "thinking"}),
-        (SearchingContext, {"k", "thinking"}),
-        (FlareContext, {"k", "thinking"}),
+        (ReasoningContext, {"corpus", "chunker", "k", "on_bad_record", "thinking"}),
+        (SearchingContext, {"thinking"}),
+        (FlareContext, {"thinking"}),
         (SeaKRContext, {"thinking"}),
         (IterRetgenContext, {"thinking"}),
     ],

@@ -12,6 +12,7 @@ from dubito.errors import UserFault
 from dubito.evals.datasets import KINDS, Dataset, load_dataset
 from dubito.evals.datasets.kinds import looks_like
 from dubito.evals.questions import GoldQuestion
+from dubito.tests.json_lines import write_lines
 
 CONTEXT = [["Ada", ["Ada was born in Brand.", " She wrote."]], ["Brand", ["Brand is a town.", "It lies by the Lune."]]]
 TABLE = {"title": ["Ada", "Brand"], "sentences": [CONTEXT[0][1], CONTEXT[1][1]]}
@@ -43,8 +44,7 @@ def as_list(path: Path, *records: Any) -> Path:
 
 
 def as_lines(path: Path, *records: Any) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    return path
+    return write_lines(path, records)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from dubito.errors import UserFault
 from dubito.evals.datasets import load_dataset
+from dubito.tests.json_lines import write_lines
 
 RIGHT = {"question": "Who?", "answer": ["Ada"]}
 PAIR = {"id": "1", "question": "Who?", "answer": "Ada"}
@@ -200,7 +201,7 @@ def test_files_without_questions(content: bytes, said: str, tmp_path: Path) -> N
 def test_ids(tmp_path: Path) -> None:
     file = tmp_path / "q.jsonl"
     one, other = RIGHT | {"id": 1}, RIGHT | {"id": 1, "question": "Whose?"}
-    file.write_text("\n".join(json.dumps(record) for record in (one, one, other, RIGHT, RIGHT)))
+    write_lines(file, (one, one, other, RIGHT, RIGHT))
     with pytest.raises(UserFault, match=r"line 3: line 1 has the same id '1' and is another question: give each"):
         load_dataset(f"nq:{file}")
     dataset = load_dataset(f"nq:{file}", on_bad_record="skip")
@@ -210,7 +211,7 @@ def test_ids(tmp_path: Path) -> None:
         "2: it repeats line 1, which is kept",
         "5: it repeats line 4, which is kept",
     ]
-    file.write_text("\n".join(json.dumps(record) for record in (one, one)))
+    write_lines(file, (one, one))
     assert len(load_dataset(f"nq:{file}").problems) == 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from dubito.errors import UserFault
 from dubito.evals.datasets import KINDS, load_dataset
+from dubito.tests.json_lines import write_lines
 
 ROWS = [{"question": "Who?", "answer": ["Ada"]}, {"question": "Where?", "answer": ["Brand", "a town"]}]
 
@@ -137,7 +137,7 @@ def test_a_folder_in_the_hubs_form_is_read_as_the_file(
     library = pytest.importorskip("datasets")
     monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     file, folder = tmp_path / "file.jsonl", tmp_path / "made"
-    file.write_text("".join(json.dumps(row) + "\n" for row in TABLES[kind]))
+    write_lines(file, TABLES[kind])
     folder.mkdir()
     if form == "jsonl":
         (folder / "validation.jsonl").write_bytes(file.read_bytes())

@@ -39,6 +39,7 @@ from dubito.tests.documented import (
     execute,
     make_files,
 )
+from dubito.tests.json_lines import write_lines
 from dubito.tests.scripted import ScriptedJudge
 from dubito.tests.stub_server import Stub, serving
 from dubito.ui.server import Server
@@ -293,7 +294,7 @@ def read_json(block: Block, reader: Reader) -> None:
         rest = rest[end:].lstrip()
     assert values
     path = reader.folder / f"{block.page.stem}-{block.line}.jsonl"
-    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    write_lines(path, values)
     if all("question" in value for value in values):
         assert len(load_dataset(str(path)).questions) == len(values)
     elif all("text" in value for value in values):

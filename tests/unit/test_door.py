@@ -8,13 +8,15 @@ import pytest
 from dubito.errors import UserFault
 from dubito.settings import settings
 from dubito.ui.door import app
+from dubito.ui.guard import TokenCheck
 from dubito.ui.settings_check import OF_GRAPHS, SettingsCheck
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
-from starlette.testclient import TestClient
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.websockets import WebSocket
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +69,37 @@ def test_the_token_opens_it(monkeypatch):
         # health checks and a browser's preflight carry no token
         assert client.get("/ok").status_code == 404
         assert client.options("/nothing").status_code == 404
+
+
+def test_a_page_is_opened_with_the_token_once_and_on_its_own_path_alone(monkeypatch):
+    monkeypatch.setenv("LANGGRAPH_API_URL", "http://127.0.0.1:2024")
+    monkeypatch.setenv("DUBITO_TOKEN", "sesame")
+    for scheme, is_secure in (("http", False), ("https", True)):
+        with TestClient(app, base_url=f"{scheme}://127.0.0.1:2024", follow_redirects=False) as client:
+            assert client.get("/runs?token=sesame").status_code == 401
+            opened = client.get("/?token=sesame")
+            assert opened.status_code == 303
+            assert ("Secure" in opened.headers["set-cookie"]) == is_secure
+            assert client.get("/nothing").status_code == 404
+
+
+def test_a_websocket_needs_the_token_too(monkeypatch):
+    async def talk(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.close()
+
+    monkeypatch.setenv("DUBITO_TOKEN", "sesame")
+    guarded = Starlette(routes=[WebSocketRoute("/talk", talk)], middleware=[Middleware(TokenCheck)])
+    client = TestClient(guarded)
+    with pytest.raises(WebSocketDenialResponse), client.websocket_connect("/talk"):
+        pass
+    with client.websocket_connect("/talk", headers={"Authorization": "Bearer sesame"}):
+        pass
+
+
+def test_an_empty_token_is_none(monkeypatch):
+    monkeypatch.setenv("DUBITO_TOKEN", "")
+    assert settings().token is None
 
 
 # --- the settings of a request ---

@@ -85,9 +85,9 @@ def test_a_compiled_model_shows_no_hidden_states() -> None:
     def capabilities(name: str) -> frozenset[str]:
         return EngineChat(name, engine_options(name)).capabilities
 
-    eager = {"logprobs", "option_probabilities", "score", "seed", "hidden_states"}
+    eager = {"logprobs", "option_probabilities", "score", "seed", "pattern", "hidden_states", "inner_states"}
     assert capabilities("engine:m") == capabilities("engine:m?enforce_eager=true") == eager
-    assert capabilities("engine:m?enforce_eager=false") == eager - {"hidden_states"}
+    assert capabilities("engine:m?enforce_eager=false") == eager - {"hidden_states", "inner_states"}
 
 
 def test_how_an_engine_runs_does_not_change_what_a_calibration_is_for() -> None:

@@ -17,12 +17,21 @@ from dubito.models.engine_worker import ReadsStates  # noqa: E402
 LAYERS = 3
 
 
+class Ones(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, hidden: Any) -> Any:
+        return torch.ones_like(hidden)
+
+
 class Layer(torch.nn.Module):  # type: ignore[misc]
-    """Adds 1 to what it is given; the residual is added by whoever comes next, as vLLM's layers leave it."""
+    """Its feed-forward block says 1; the residual is added by whoever comes next, as vLLM's layers leave it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = Ones()
 
     def forward(self, hidden: Any, residual: Any) -> tuple[Any, Any]:
         residual = hidden if residual is None else residual.add_(hidden)
-        return torch.ones_like(hidden), residual
+        return self.mlp(residual), residual
 
 
 class Stack(torch.nn.Module):  # type: ignore[misc]
@@ -98,7 +107,7 @@ class Batch:
 
 
 def new(name: str, tokens: list[int], computed: int = 0, asks: list[Any] | None = None) -> Any:
-    extra = None if asks is None else {ASK_STATE: asks, "else": 1}
+    extra = None if asks is None else {ASK_STATE: [*asks, "residual"][:3], "else": 1}
     return SimpleNamespace(
         req_id=name,
         prompt_token_ids=tokens,
@@ -116,7 +125,7 @@ def runner(request: pytest.FixtureRequest) -> Runner:
 def worker(runner: Runner) -> ReadsStates:
     worker = ReadsStates()
     worker.model_runner = runner
-    assert worker.dubito_layers() == LAYERS
+    assert worker.dubito_layers() == [LAYERS, LAYERS]
     return worker
 
 
@@ -183,7 +192,7 @@ def test_a_layer_of_another_process_is_left_to_it() -> None:
     runner.model.model.layers[0] = PPMissingLayer()
     worker = ReadsStates()
     worker.model_runner = runner
-    assert worker.dubito_layers() == LAYERS
+    assert worker.dubito_layers() == [LAYERS, LAYERS], "those of another process count"
     runner.tokens, runner.order = {"a": [1], "b": [2]}, ["a", "b"]
     run(runner, Batch({"a": 1, "b": 1}, [new("a", [1], asks=["ka", 1]), new("b", [2], asks=["kb", 2])]))
     assert taken(worker, "ka", "kb") == {"kb": [4, 22]}
@@ -194,4 +203,21 @@ def test_a_model_without_a_row_of_layers_says_so() -> None:
     runner.model_config.hf_text_config.num_hidden_layers = LAYERS + 1
     worker = ReadsStates()
     worker.model_runner = runner
-    assert worker.dubito_layers() == 0
+    assert worker.dubito_layers() == [0, 0]
+
+
+def test_a_feed_forward_block_is_read_without_the_residual(runner: Runner, worker: ReadsStates) -> None:
+    runner.model.model.layers[1].mlp.forward = lambda hidden: 3 * hidden
+    runner.tokens, runner.order = {"a": [1, 2], "b": [5]}, ["b", "a"]
+    asks = [new("a", [1, 2], asks=["ka", 2, "feed_forward"]), new("b", [5], asks=["kb", 2])]
+    run(runner, Batch({"a": 2, "b": 1}, asks))
+    # layer 1 adds 1 to (2, 20); the block of layer 2 says three times that, and the layer adds it to (5, 50) and 1
+    assert taken(worker, "ka", "kb") == {"ka": [9, 63], "kb": [24, 204]}
+
+
+def test_layers_without_a_feed_forward_block_say_so() -> None:
+    runner = Runner("V1")
+    del runner.model.model.layers[2].mlp
+    worker = ReadsStates()
+    worker.model_runner = runner
+    assert worker.dubito_layers() == [LAYERS, LAYERS - 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import resource
 import zlib
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from dubito.retrieval.chunking import WordWindows
 from dubito.retrieval.corpus import Corpus, Document
 from dubito.retrieval.derived_files import Derived, get_or_build, read_array
 from dubito.retrieval.index import Index, cached_index
+from dubito.tests.json_lines import write_lines
 from dubito.tests.recorded import vanilla_run
 from dubito.tests.scripted import ScriptedEncoder
 from dubito.traces.files import write_file
@@ -39,7 +39,7 @@ def full() -> Iterator[None]:
 
 def corpus_file(folder: Path) -> Path:
     path = folder / "c.jsonl"
-    path.write_text("".join(json.dumps({"id": str(n), "text": f"word {n} " * 9}) + "\n" for n in range(40)))
+    write_lines(path, ({"id": str(n), "text": f"word {n} " * 9} for n in range(40)))
     return path
 
 

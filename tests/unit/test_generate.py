@@ -21,9 +21,7 @@ REPLACED
 text
 
 <!-- settings cot -->
-
 REPLACED
-
 <!-- end -->
 """
 

@@ -7,14 +7,15 @@ import tracemalloc
 import numpy as np
 import pytest
 from dubito.errors import UserFault
-from dubito.retrieval import gmmr, gmmr_sweep, mmr_sweep
+from dubito.retrieval import gmmr, gmmr_sweep, mmr_centroid_sweep, mmr_sweep
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # such as the square root of less than 0
 
 LAMBDAS = np.arange(1, 11, dtype=np.float32) / 10
-SWEEPS = [pytest.param(gmmr_sweep, id="gmmr"), pytest.param(mmr_sweep, id="mmr")]
+RULES = {gmmr_sweep: gmmr._GMMR, mmr_centroid_sweep: gmmr._MMR_CENTROID, mmr_sweep: gmmr._MMR}
+SWEEPS = [pytest.param(sweep, id=sweep.__name__.removesuffix("_sweep")) for sweep in RULES]
 
 
 def unit(vectors):
@@ -46,6 +47,8 @@ def scores(sweep, query, chunks, lam, chosen):
     mean = chunks[chosen].mean(axis=0)
     length = np.linalg.norm(mean)
     cosine = chunks @ mean / length if length else np.zeros(len(chunks))
+    if sweep is mmr_centroid_sweep:
+        return lam * relevance - (1 - lam) * cosine
     return lam * relevance + (1 - lam) * np.sqrt(np.maximum(2 - 2 * cosine, 0))
 
 
@@ -83,6 +86,18 @@ def test_mmr_by_hand():
     #   S = {0, 1}: row 2 scores 0 − .5·.6, row 3 .3 − .5·.6 = 0: row 3.
     # λ = .2, S = {0}: .16 − .64, 0 − 0, .12 − .48: row 2. S = {0, 2}: .16 − .64, .12 − .48: row 3.
     assert mmr_sweep(QUERY, CHUNKS, [0.5, 0.2, 1.0], 3).tolist() == [[0, 1, 3], [0, 2, 3], [0, 1, 3]]
+
+
+def test_mmr_with_the_centroid_by_hand():
+    # λ = .5, S = {0}: as MMR, so row 1. The centroid of {0, 1} is (.949, .316): row 2 scores −.5·.316 = −.158,
+    #   row 3 .3 − .5·(.569 − .253) = .142: row 3.
+    # λ = .2, S = {0}: row 2, as MMR. The centroid of {0, 2} is (.707, .707): row 1 .16 − .8·.990 = −.632,
+    #   row 3 .12 − .8·(−.141) = .233: row 3.
+    assert mmr_centroid_sweep(QUERY, CHUNKS, [0.5, 0.2, 1.0], 3).tolist() == [[0, 1, 3], [0, 2, 3], [0, 1, 3]]
+    # λ = 0, S = {0, 1}: row 2 has cosines 0 and .8 to them and .566 to their centroid, row 3 .6, .6 and .849
+    chunks = np.array([[1, 0, 0], [0, 1, 0], [0, 0.8, 0.6], [0.6, 0.6, 0.28**0.5]], dtype=np.float32)
+    assert mmr_centroid_sweep(chunks[0], chunks, [0.0], 3).tolist() == [[0, 1, 2]]
+    assert mmr_sweep(chunks[0], chunks, [0.0], 3).tolist() == [[0, 1, 3]]
 
 
 def test_the_mean_of_opposite_chunks_has_cosine_0_to_all():
@@ -129,7 +144,7 @@ def test_follows_the_definition_with_duplicates_and_ties(sweep, question, head, 
 @given(seed=st.integers(0, 2**32 - 1), d=st.integers(2, 4), t=st.integers(1, 3), lam=st.floats(0, 1))
 def test_no_chunk_scores_above_the_bound(sweep, seed, d, t, lam):
     query, chunks = random_unit(seed, 500, d)
-    rule = gmmr._MMR if sweep is mmr_sweep else gmmr._GMMR
+    rule = RULES[sweep]
     anchors = rule.anchors(chunks[:t].astype(np.float64))
     cosines = chunks @ query
     few = chunks[np.argsort(cosines)[seed % 400 :][:50]]  # of any relevance, high or low

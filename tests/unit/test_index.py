@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import multiprocessing
 import os
@@ -22,6 +21,7 @@ from dubito.retrieval import index_files, saved_folder
 from dubito.retrieval.chunkers import open_chunker
 from dubito.retrieval.corpus import Corpus, Document
 from dubito.retrieval.index import BATCH, Index, cached_index
+from dubito.tests.json_lines import write_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,10 +99,8 @@ async def test_the_memory_lives_as_long_as_its_vectors() -> None:
     vectors = (await index.pool("x", None)).vectors
     part = vectors[1:3]
     del index, vectors
-    gc.collect()
     assert memory() is not None
     del part
-    gc.collect()
     assert memory() is None
 
 
@@ -275,7 +273,7 @@ async def test_what_is_not_whole_or_not_ours_is_refused_with_what_to_run(
 @pytest.fixture
 def corpus_file(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    write_lines(path, RECORDS)
     return path
 
 

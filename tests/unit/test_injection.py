@@ -17,6 +17,7 @@ from dubito.models.interfaces import Completion, Message, Reply, Sampling, Token
 from dubito.models.metering import Metered
 from dubito.nodes.structured_reply import ask_with_retry
 from dubito.prompts import reasoning
+from dubito.prompts.reasoning_examples import Example
 from dubito.state.chat import Turn
 from dubito.state.messages import Message as PromptMessage
 from dubito.state.records import Chunk
@@ -46,7 +47,8 @@ def filled_in(kind: Any, text: str) -> Any:
     chunk: Chunk = {"id": "c", "doc_id": "d", "title": f"{text} title", "text": text}
     hop = Hop(question=text, answer=f"{text} answer", evidence_ids=[], scored=[], stop_reason="budget")
     turn: Turn = {"role": "user", "text": text}
-    return {str: text, bool: True, Chunk: chunk, Hop: hop, Turn: turn}[kind]
+    example = Example(text, (text,), text)
+    return {str: text, bool: True, Example: example, Chunk: chunk, Hop: hop, Turn: turn}[kind]
 
 
 def test_no_text_of_any_prompt_keeps_a_mark(monkeypatch: pytest.MonkeyPatch):
@@ -78,7 +80,7 @@ def test_no_text_of_any_prompt_keeps_a_mark(monkeypatch: pytest.MonkeyPatch):
 async def test_every_request_of_a_graph_is_without_marks(verb: str):
     sent: list[Message] = []
 
-    async def listen(messages: Any, *_: Any) -> Any:
+    async def listen(messages: Any, *_: Any, **__: Any) -> Any:
         sent.extend(messages)
         raise ModelFault("the model", "it only listens")
 
@@ -114,6 +116,8 @@ async def test_a_bad_reply_is_quoted_back_without_marks():
         return Reply((Completion(FORGED, "stop"),), Tokens())
 
     class Model:
+        capabilities = frozenset[str]()
+
         async def complete(self, messages: Any, sampling: Sampling) -> Reply:
             return await complete(messages, sampling)
 

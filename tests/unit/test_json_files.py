@@ -17,6 +17,7 @@ from dubito.evals.run_folder import MANIFEST, QUESTIONS, UNFINISHED
 from dubito.json_files import DEEPEST, BrokenJson, open_file, parsed
 from dubito.retrieval.corpus import read_corpus
 from dubito.state.calibration import is_calibration
+from dubito.tests.json_lines import write_lines
 from dubito.tests.recorded import lines, record, vanilla_run
 from dubito.tests.reported import answered, asked, made, vanilla
 from typer.testing import CliRunner
@@ -52,6 +53,7 @@ def endless(path: Path) -> None:
         ("[" * 100_000, "nested too deeply"),
         ("1" * 400, "number in it is too long"),
         ("1e400", "number in it is too large"),
+        ("-1e400", "number in it is too large"),
         (b'{"a": "\xff"}', r"byte 7 \(0xFF\) is not UTF-8"),
         ('{"a"', "expecting ':' delimiter, column 5"),
         ("", "expecting value, column 1"),
@@ -60,6 +62,10 @@ def endless(path: Path) -> None:
 def test_text_that_cannot_be_used_is_told_in_a_clause(text: str | bytes, said: str):
     with pytest.raises(BrokenJson, match=said):
         parsed(text)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text():
+    assert parsed(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
 
 
 def test_numbers_that_json_does_not_have_are_missing():
@@ -186,6 +192,6 @@ def test_a_call_of_another_shape_in_a_trace_is_told_with_its_line(tmp_path: Path
     path = tmp_path / "t.jsonl"
     record(vanilla_run(), path)
     edited = [{**line, key: value} if line["type"] == "llm_call" else line for line in lines(path)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in edited))
+    write_lines(path, edited)
     code, said = dubito("trace", path)
     assert (code, "Line 7 of" in said and "is not a line of a trace" in said) == (2, True), said

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dubito.errors import UserFault
 from dubito.nodes.choose_lambda import choose_lambda, retrieval_supports, upper_median
-from dubito.nodes.select_lambdas import next_levels, select_lambdas
+from dubito.nodes.select_lambdas import next_sets, select_lambdas
 from dubito.resources.resources import Resources
 from dubito.state.df_rag import LAMBDAS, NO_CHUNKS, DFRagContext, DFRagState
 from hypothesis import given
@@ -23,7 +23,7 @@ def search(values: Sequence[float]) -> tuple[list[list[int]], list[float | None]
     """The levels requested in each round, and the supports known at the end."""
     known: list[float | None] = [None] * len(values)
     rounds = []
-    while levels := next_levels(known):
+    while levels := next_sets(known, len(values) // 2):
         rounds.append(levels)
         for level in levels:
             assert known[level] is None, "nothing is asked for twice"
@@ -96,7 +96,7 @@ def test_a_flat_top_is_found_too(first: int, last: int) -> None:
 def test_any_sequence_ends_at_a_local_peak_among_what_was_seen(values: list[int]) -> None:
     rounds, known = search([float(value) for value in values])
     assert sum(len(wanted) for wanted in rounds) <= max(1, 2 * (len(values) - 1).bit_length())
-    assert next_levels(known) == []
+    assert next_sets(known, len(values) // 2) == []
 
 
 @pytest.mark.parametrize(
@@ -122,20 +122,20 @@ def test_the_search_continues_from_the_known_supports() -> None:
     rounds, known = search(values)
     again: list[float | None] = [None] * LEVELS
     for wanted in rounds:
-        assert next_levels(again) == wanted
-        assert next_levels(again) == wanted, "asking changes nothing"
+        assert next_sets(again, LEVELS // 2) == wanted
+        assert next_sets(again, LEVELS // 2) == wanted, "asking changes nothing"
         for level in wanted:
             again[level] = values[level]
     assert again == known
     full: list[float | None] = list(values)
-    assert next_levels(full) == [], "nothing to ask for when everything is known"
+    assert next_sets(full, LEVELS // 2) == [], "nothing to ask for when everything is known"
 
 
 @pytest.mark.parametrize(
     ("support", "wanted"), [([], []), ([None], [0]), ([1.0], []), ([None, None], [0, 1]), ([None, 1.0], [0])]
 )
 def test_very_few_levels(support: list[float | None], wanted: list[int]) -> None:
-    assert next_levels(support) == wanted
+    assert next_sets(support, len(support) // 2) == wanted
 
 
 # --- the median and the supports ---
@@ -240,11 +240,13 @@ async def test_incremental_context_has_the_answers_of_the_chosen_set_only() -> N
     assert update["incremental_context"] == ["a: Ada", "b: not found"]
 
 
-async def test_a_step_that_was_added_by_hand_has_no_answer() -> None:
+async def test_steps_that_the_evaluator_did_not_answer_are_not_called_not_found() -> None:
     found = state((1, [5, 5]))
     found["evaluations"][0]["answers"] = ["Ada", "Kirkby"]
     update = await chosen({**found, "plan": ["a", "b", "c"]}, incremental_context=True)
-    assert update["incremental_context"] == ["a: Ada", "b: Kirkby", "c: not found"]
+    assert update["incremental_context"] == ["a: Ada", "b: Kirkby", "c"], "the step c was added by hand"
+    found["evaluations"][0]["answers"] = []
+    assert (await chosen(found, incremental_context=True))["incremental_context"] == ["a", "b"], "an unreadable report"
 
 
 async def selected(found: Any, **settings: Any) -> list[int]:
@@ -268,16 +270,59 @@ async def test_the_likelihood_evaluator_also_scores_the_empty_set() -> None:
     assert await selected(state(levels=()), evaluator="likelihood") == [], "with nothing retrieved there is no gain"
 
 
-async def test_binary_selects_the_two_middle_levels_and_their_common_set_once() -> None:
+async def binary(levels: Sequence[Sequence[float]], supports: Sequence[float]) -> tuple[list[int], Any]:
+    """The sets that binary sampling evaluates, in order, and what is chosen from them."""
+    known: list[tuple[int, list[float]]] = []
+    while pending := await selected(state(*known, levels=levels), evaluator="report", sampling="binary"):
+        known += [(number, [supports[number], 0.0]) for number in pending]
+    update = await chosen(state(*known, levels=levels), sampling="binary")
+    return [number for number, _ in known], update
+
+
+async def uniform(levels: Sequence[Sequence[float]], supports: Sequence[float]) -> Any:
+    return await chosen(state(*((number, [one, 0.0]) for number, one in enumerate(supports)), levels=levels))
+
+
+async def test_two_levels_that_select_one_set_are_one_point_of_the_search() -> None:
     ten = [[lam] for lam in LAMBDAS]
     assert await selected(state(levels=ten), evaluator="report", sampling="binary") == [4, 5]
-    shared = [[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7], [0.8, 0.9, 1.0]]
-    assert await selected(state(levels=shared), evaluator="report", sampling="binary") == [1]
-    # 0.5 and 0.6 tie within the one set; the search goes on upward and compares 0.8 and 0.9, again one set
-    assert await selected(state((1, [3, 3]), levels=shared), evaluator="report", sampling="binary") == [2]
+    # over the levels the search would compare 0.5 and 0.6, one set, call it a tie and go up to 8 in place of 11
+    levels = [[0.1], [0.2], [0.3, 0.4], [0.5, 0.6, 0.7], [0.8, 0.9, 1.0]]
+    evaluated_sets, update = await binary(levels, [9, 11, 9, 6, 8])
+    assert evaluated_sets == [2, 3, 1, 0]
+    assert update["lambda_star"] == 0.2
 
 
-async def test_binary_finds_the_level_of_a_split_set() -> None:
-    # a set may be selected by levels that are not neighbours
+async def test_a_set_whose_levels_are_no_neighbours_stands_at_its_smallest_level() -> None:
     split = [[0.1, 0.5, 1.0], [0.2, 0.3, 0.4], [0.6, 0.7, 0.8, 0.9]]
-    assert await selected(state(levels=split), evaluator="report", sampling="binary") == [0, 2]
+    assert await selected(state(levels=split), evaluator="report", sampling="binary") == [1, 2]
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> list[list[float]]:
+    """The levels of a grid, divided between sets, in the order of their smallest levels."""
+    grid = [round(step / 20, 6) for step in range(1, draw(st.integers(2, 20)) + 1)]
+    owner = draw(st.lists(st.integers(0, 9), min_size=len(grid), max_size=len(grid)))
+    sets: dict[int, list[float]] = {}
+    for level, number in zip(grid, owner, strict=True):
+        sets.setdefault(number, []).append(level)
+    return list(sets.values())
+
+
+@given(partitions(), st.integers(0, 9))
+async def test_both_samplings_choose_the_same_if_all_sets_are_tied_or_one_is_the_peak(
+    levels: list[list[float]], peak: int
+) -> None:
+    flat = [3.0] * len(levels)
+    hill = [-float(abs(number - peak % len(levels))) for number in range(len(levels))]
+    for supports in (flat, hill):
+        found, expected = (await binary(levels, supports))[1], await uniform(levels, supports)
+        assert (found["lambda_star"], found["evidence"]) == (expected["lambda_star"], expected["evidence"])
+
+
+async def test_of_tied_sets_binary_takes_the_level_nearest_to_the_median() -> None:
+    # of ten levels 0.6 is the upper median; 0.4 and 0.8 are equally near, and the upper one wins
+    known = state((2, [5, 5]), (6, [5, 5]), (4, [1, 1]), levels=[[0.1], [0.2], [0.3, 0.4], [0.5], [0.6], [0.7], [0.8],
+                                                                 [0.9], [1.0]])  # fmt: skip
+    assert (await chosen(known, sampling="binary"))["lambda_star"] == 0.8
+    assert (await chosen(known, sampling="uniform"))["lambda_star"] == 0.4

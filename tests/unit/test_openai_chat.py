@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import cycle
 from typing import Any
 from weakref import WeakSet
 
@@ -45,6 +46,12 @@ def fresh_settings(monkeypatch: pytest.MonkeyPatch, httpserver: HTTPServer, fast
 @pytest.fixture
 def vllm(httpserver: HTTPServer) -> OpenAIChat:
     return OpenAIChat("vllm:here", httpserver.url_for("/v1"), "m", "vllm")
+
+
+@pytest.fixture
+def vllm_stub() -> Iterator[Stub]:
+    with serving(Stub()) as stub:
+        yield stub
 
 
 @pytest.fixture
@@ -109,7 +116,7 @@ def test_importing_the_module_does_not_import_openai() -> None:
 def test_it_is_a_chat_model_that_says_what_it_can(vllm: OpenAIChat, plain: OpenAIChat) -> None:
     model: ChatModel = vllm
     assert model.name == "vllm:here"
-    assert model.capabilities == {"logprobs", "option_probabilities", "score", "seed"}
+    assert model.capabilities == {"logprobs", "option_probabilities", "score", "seed", "pattern"}
     assert plain.capabilities == {"logprobs", "seed"}
 
 
@@ -179,6 +186,33 @@ async def test_a_plain_server_is_sent_no_extras(httpserver: HTTPServer, plain: O
     await plain.complete(ASK, Sampling(top_k=3))
     expected = {"model": "m", "messages": ASK, "temperature": 0.0, "top_p": 1.0, "max_tokens": 256}
     assert sent(httpserver) == [expected, {**expected, "top_k": 3}]
+
+
+async def test_vllm_keeps_a_reply_to_a_pattern_and_a_plain_server_is_not_asked_to(
+    httpserver: HTTPServer, vllm: OpenAIChat, plain: OpenAIChat
+) -> None:
+    serve(httpserver, reply(one("1) Find Ada")), reply(one("1) Find Ada")))
+    for model in (vllm, plain):
+        await model.complete(ASK, Sampling(pattern="1\\) .+"))
+    assert [body.get("structured_outputs") for body in sent(httpserver)] == [{"regex": "1\\) .+"}, None]
+
+
+async def test_a_server_that_refuses_patterns_is_asked_without_them_from_then_on(vllm_stub: Stub) -> None:
+    vllm_stub.fails = lambda body, number: 400 if "structured_outputs" in body else 200
+    model = OpenAIChat("vllm:here", vllm_stub.url, "m", "vllm")
+    for _ in range(2):
+        assert (await model.complete(ASK, Sampling(pattern="1\\) .+"))).text
+    assert ["structured_outputs" in body for body in vllm_stub.requests] == [True, False, False]
+    assert "pattern" not in model.capabilities
+    assert not model.lacks, "no graph needs it, so no warning is due"
+
+
+async def test_a_request_that_is_refused_for_another_reason_does_not_end_patterns(vllm_stub: Stub) -> None:
+    vllm_stub.fails = lambda body, number: 400
+    model = OpenAIChat("vllm:here", vllm_stub.url, "m", "vllm")
+    with pytest.raises(RequestRefused, match="out of order"):
+        await model.complete(ASK, Sampling(pattern="1\\) .+"))
+    assert "pattern" in model.capabilities
 
 
 async def test_greedy_continuations_are_asked_for_once(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
@@ -901,6 +935,30 @@ async def test_an_outage_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
         down[0] = False
         await asyncio.wait_for(asyncio.gather(*asked), 30)
         assert sent < 40
+
+
+async def test_after_an_outage_a_request_has_all_its_attempts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "FIRST_PAUSE_S", 0.01)
+    # an answer, an outage of three refusals and a failed probe, two more refusals, an answer
+    statuses = {True: iter([200, 503, 503, 503, 503, 503, 200]), False: iter([503])}
+    with serving(Stub(fails=lambda body, number: next(statuses[bool(body)], 200))) as stub:
+        chat = OpenAIChat("n", stub.url, "m")
+        for _ in range(2):
+            assert (await chat.complete(ASK, Sampling())).text
+
+
+async def test_a_server_that_goes_down_again_and_again_is_given_up_at_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outage, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setenv("DUBITO_OUTAGE_S", "0.3")
+    settings.cache_clear()
+    probes = cycle([503, 200])
+    with serving(Stub(fails=lambda body, number: (503 if number else 200) if body else next(probes))) as stub:
+        chat = OpenAIChat("n", stub.url, "m")
+        await chat.complete(ASK, Sampling())
+        with pytest.raises(ModelFault, match="HTTP 503"):
+            await asyncio.wait_for(chat.complete(ASK, Sampling()), 10)
 
 
 async def test_a_server_that_refuses_chats_alone_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ def test_our_own_templates_are_right_ones_and_read_the_same(name: str) -> None:
         (GERMAN + "{% block user_2 %}x{% endblock %}", "it needs system first"),
         (SYSTEM + "{% block user %}{{ chunks }}{% endblock %}", "does not show {{ question }}"),
         (user("{{ qestion }}"), "asks for 'qestion' (did you mean question?)"),
+        (user("{{ range }}"), "asks for 'range'"),
         (user("{{ chunks[0].texd }}"), "cannot be filled in"),
         (user("{{ question.__class__ }}"), "cannot be filled in"),
         (user("{{ question.replace('a', 'b') }}"), "can call passages.list(chunks) and nothing else"),
@@ -152,7 +153,8 @@ def test_prompts_are_written_edited_and_used(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     written = CliRunner().invoke(app, ["prompts", "df_rag", "--out", str(folder)])
     assert written.exit_code == 0, written.stderr
-    assert sorted(file.stem for file in folder.iterdir()) == ["answer", "choice", "likelihood", "plan", "report"]
+    names = ["answer", "choice", "entailment", "likelihood", "plan", "report"]
+    assert sorted(file.stem for file in folder.iterdir()) == names
     assert context_type(graph_named("df_rag"))(prompts=read_folder(folder)).prompts["plan"] == PROMPTS["plan"].source
     again = CliRunner().invoke(app, ["prompts", "df_rag", "--out", str(folder)])
     assert "has answer.jinja already" in again.stderr

@@ -71,7 +71,7 @@ def test_the_steps_of_a_measurement() -> None:
 def test_responses_show_up_as_they_arrive() -> None:
     chunks = [{"id": f"c{i}", "doc_id": "d", "title": ["Salt", ""][i], "text": "t"} for i in range(2)]
     steps = Steps("dense")
-    for key in ("(original)", "c0", "c1"):
+    for key in ("r_0", "r_1", "r_2"):
         read_ = {"key": key, "question": "?", "evidence": chunks}
         steps.on(NodeStart(namespace=(), at=0.0, node="respond", task=key, input=read_))
 
@@ -83,12 +83,12 @@ def test_responses_show_up_as_they_arrive() -> None:
         steps.on(NodeEnd(namespace=(), at=1.0, node="respond", task=key, seconds=1.0, update=update))
 
     assert rows() == [["r_0", "the original context", "", "..."], ["r_1", "Salt", "", "..."], ["r_2", "c1", "", "..."]]
-    arrives("c1", "a Lune!")
+    arrives("r_2", "a Lune!")
     assert rows()[2] == ["r_2", "c1", "", "a Lune!"], "no mark before r_0 is there"
-    arrives("(original)", "The Lune")
+    arrives("r_0", "The Lune")
     assert [row[2:] for row in rows()] == [["", "The Lune"], ["", "..."], ["=", "a Lune!"]]
     assert summary_of(steps.steps[0]).words == ""
-    arrives("c0", "  ")
+    arrives("r_1", "  ")
     assert rows()[1] == ["r_1", "Salt", "≠", "(no answer)"]
 
 

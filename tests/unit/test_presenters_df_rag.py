@@ -8,7 +8,7 @@ import pytest
 from dubito.presenters.blocks import Pairs, Table, Words
 from dubito.presenters.df_rag import lambda_range
 from dubito.presenters.presenter import StepSummary, figures_of, outcome_of, summary_of
-from dubito.state.df_rag import NO_CHUNKS, DFRagContext
+from dubito.state.df_rag import LAMBDAS, NO_CHUNKS, DFRagContext
 from dubito.tests.recorded import cells, recording_of, retrieved
 from dubito.traces.steps import NodeRun, Step
 
@@ -96,16 +96,24 @@ def test_later_evaluations_are_shown_with_the_support_of_their_own_sets() -> Non
             0.2,
             "λ* = 0.2 with support 5, the upper median of 3 tied levels (0.1-0.2, 0.4)",
         ),
+        (
+            [([0.1], 5.0), ([0.2], 5.0), ([0.5], 5.0)],
+            0.5,
+            "λ* = 0.5 with support 5, the nearest to the median of all levels, of 3 tied levels (0.1-0.2, 0.5)",
+        ),
         ([], None, "no chunk set to choose from"),
     ],
 )
 def test_the_choice_names_its_ties(supports: list[Any], lambda_star: float | None, words: str) -> None:
     entries = [{"lambdas": lambdas, "support": support} for lambdas, support in supports]
-    assert done("choose_lambda", supports=entries, lambda_star=lambda_star) == StepSummary(words)
+    run = NodeRun("t", 0.0, {}, 1.0, {"supports": entries, "lambda_star": lambda_star})
+    grid = [{"lambdas": [level], "chunk_ids": []} for level in LAMBDAS]
+    assert summary_of(step("choose_lambda", run, candidates=grid)) == StepSummary(words)
 
 
 def test_neighbouring_levels_are_one_range() -> None:
-    assert lambda_range([0.1, 0.2, 0.3, 0.6, 0.9, 1.0]) == "0.1-0.3, 0.6, 0.9-1.0"
+    assert lambda_range([0.1, 0.2, 0.3, 0.6, 0.9, 1.0], LAMBDAS) == "0.1-0.3, 0.6, 0.9-1.0"
+    assert lambda_range([0.25, 0.5, 1.0], [0.0, 0.25, 0.5, 0.75, 1.0]) == "0.25-0.5, 1.0"
 
 
 # --- the page ---

@@ -148,11 +148,11 @@ def test_the_steps_of_ircot() -> None:
     assert steps[1:9] == [
         ("query_from_last_rationale", QUESTION),
         ("search_snippets", "1 new snippet"),
-        ("keep_first_snippet", "keeps Ta"),
+        ("keep_snippets", "keeps Ta"),
         ("write_step", first),
         ("query_from_last_rationale", first),
         ("search_snippets", "1 new snippet"),
-        ("keep_first_snippet", "keeps Tb"),
+        ("keep_snippets", "keeps Tb"),
         ("write_step", second),
     ]
     assert steps[-1] == ("answer_from_rationales", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -13,6 +13,7 @@ from dubito.graphs import sunar as sunar_graph
 from dubito.presenters.blocks import Block, Flow, Fold, Gauge, Pairs, Table, Words
 from dubito.presenters.neighbourhood import MOST_ENTERED, STOP_REASONS, entered_best, look_up
 from dubito.presenters.presenter import (
+    SHARED,
     StepSummary,
     figures_of,
     outcome_of,
@@ -119,8 +120,10 @@ def batch_told(scores: Sequence[float], penalty: str = "1/s", **given: Any) -> S
     documents = {f"c{i}": {"id": f"c{i}", "doc_id": "d", "title": f"T{i}", "text": "t"} for i in range(len(scores))}
     batch = [scored(chunk_id, score) for chunk_id, score in zip(documents, scores, strict=True)]
     given = {"iteration": 0, "pool": "first_stage", "batch_ids": list(documents), "scored": [], **given}
+    given["calibration_scores"] = [1, 1, 1, 2]
     given["documents_by_id"] = documents
-    return summary_of(step("update_frontier", given, {"scored": batch, "frontier": []}, penalty=penalty)).blocks
+    settings = {"penalty": penalty, **({"penalty_file": "p.json"} if penalty == "conformal" else {})}
+    return summary_of(step("update_frontier", given, {"scored": batch, "frontier": []}, **settings)).blocks
 
 
 @pytest.mark.parametrize(
@@ -135,10 +138,26 @@ def batch_told(scores: Sequence[float], penalty: str = "1/s", **given: Any) -> S
             4,
             Words("4 semantic sets, scores × 0.50: d (3), h (2), b (1), c (1), e (1), 2 more", "warn"),
         ),
+        ("conformal", ["b", "c"], 2, Words("2 semantic sets, scores × 0.40: b (1), c (1)", "warn")),
+        ("conformal", ["b", "c"], 1, Words("1 semantic set: b (1), c (1)")),
     ],
 )
 def test_the_sampled_answers_of_a_batch(penalty: str, answers: list[str], sets: int | None, expected: Words) -> None:
     assert batch_told([0.5], penalty, sampled_answers=answers, number_of_semantic_sets=sets)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("s", "expected"),
+    [
+        (3, Words("3 contradictions, scores × 0.33: b (1)", "warn")),
+        (1, Words("at most 1 contradiction: b (1)")),
+    ],
+)
+def test_contradictions_are_called_so(s: int, expected: Words) -> None:
+    given = {"iteration": 0, "pool": "first_stage", "batch_ids": [], "scored": [], "documents_by_id": {}}
+    given |= {"sampled_answers": ["b"], "number_of_semantic_sets": s}
+    update: dict[str, Any] = {"scored": [], "frontier": []}
+    assert summary_of(step("update_frontier", given, update, asu="contradictions", judge="llm")).blocks[0] == expected
 
 
 def test_without_a_penalty_nothing_is_said_of_answers() -> None:
@@ -191,6 +210,14 @@ def sunar_step(node: str, given: dict[str, Any], update: dict[str, Any] | None) 
     return summary_of(Step(1, "sunar", node, (), 0, 1, {}, SunarContext(), [run]))
 
 
+def test_the_sub_questions_that_a_chain_still_has() -> None:
+    chain = [{"question": question, "answer": ""} for question in (WHO, WHERE, "When?")]
+    told = sunar_step("chain_of_query", {"hops": []}, {"query": WHO, "chain": chain})
+    assert told == StepSummary(f"sub-question 1: {WHO}", [Words(f"then: {WHERE} · When?", "dim")])
+    used_up = sunar_step("chain_of_query", {"hops": []}, {"query": None, "sequential_answer": "the Wyre"})
+    assert used_up == StepSummary("the path arrives at: the Wyre", [])
+
+
 def test_other_endings_of_a_path() -> None:
     stays = {"answer": "the Lune", "changed": False}
     given = {"sequential_answer": "The Lune."}
@@ -205,7 +232,7 @@ def test_other_endings_of_a_path() -> None:
 
 @pytest.mark.parametrize("graph", ["sunar", "neighbourhood"])
 def test_every_node_has_a_summary_and_a_strange_state_does_no_harm(graph: str) -> None:
-    nodes = RUNS[graph]().graph.get_graph().nodes.keys() - {"__start__", "__end__", "prepare"}
+    nodes = RUNS[graph]().graph.get_graph().nodes.keys() - {"__start__", "__end__", *SHARED}
     assert presenter_of(graph).steps.keys() | presenter_of(graph).live_steps.keys() == nodes
     for node in nodes:
         for update in ({}, {"foreign": 1}, dict.fromkeys(("scored", "query", "answer", "evidence"))):
@@ -340,8 +367,14 @@ def test_a_look_up_that_finds_a_document_of_an_earlier_one() -> None:
 # time
 
 
+def seconds(work: Callable[[], object]) -> float:
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
 @pytest.mark.alone
-def test_a_run_with_5000_scored_documents_is_a_page_within_two_seconds(tmp_path: Path) -> None:
+def test_a_run_with_5000_scored_documents_is_soon_a_page(tmp_path: Path) -> None:
     questions = [f"Question {i}?" for i in range(5)]
     replies = iter([*(f"Follow-up: {question}" for question in questions), "Final answer: the Wyre"])
     llm = Explorer(step=lambda question, lines, must: next(replies), samples=lambda query, names: ["same", "other"])
@@ -358,7 +391,9 @@ def test_a_run_with_5000_scored_documents_is_a_page_within_two_seconds(tmp_path:
     settings = SunarContext(budget=1000, batch_size=100, samples=2)
     record(Run(sunar_graph.build(opened).compile(name="sunar"), QUESTION, settings), tmp_path / "t.jsonl")
     render(read(tmp_path / "t.jsonl"))  # opens templates and graphs
-    begun = time.process_time()
+    lines = (tmp_path / "t.jsonl").read_bytes().splitlines()
+    reading = min(seconds(lambda: [json.loads(line) for line in lines]) for _ in range(3))
+    drawing = min(seconds(lambda: render(read(tmp_path / "t.jsonl"))) for _ in range(3))
+    assert drawing < 15 * reading, "it was 3 to 8 times, 1.5 to 2 seconds; in quadratic time it is far more"
     page = render(read(tmp_path / "t.jsonl"))
-    assert time.process_time() - begun < 2
     assert page.count(b"All 1,000 scored documents") == 5

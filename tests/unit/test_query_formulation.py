@@ -222,6 +222,12 @@ def test_stop_words_are_left_out_and_the_order_stays() -> None:
     assert query_from(known("So Ada was born in The Hague and she left"), 0.1, QUESTION, "") == "Ada born Hague left"
 
 
+def test_words_that_announce_an_answer_never_enter_a_query() -> None:
+    assert query_from(known("So the final answer is: 2012"), 0.1, QUESTION, "") == "2012"
+    assert query_from(known("Thus Ada therefore lost the final, so Answer it"), 0.1, QUESTION, "") == "Ada lost final"
+    assert query_from([], 0.1, "What is the final answer of Deep Thought?", "") == "Deep Thought"
+
+
 def test_a_word_that_comes_twice_stays_twice() -> None:
     assert query_from(known("Ada met Ada"), 0.1, QUESTION, "") == "Ada met Ada"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from dubito.errors import UserFault
 from dubito.prompts import reasoning, unparsed
 from dubito.prompts.reasoning import (
     LAST,
@@ -15,7 +17,7 @@ from dubito.prompts.reasoning import (
     step_messages,
     whole_messages,
 )
-from dubito.prompts.reasoning_examples import ENDING, EXAMPLES
+from dubito.prompts.reasoning_examples import ENDING, EXAMPLES, read_examples
 from dubito.state.messages import Message
 from dubito.state.records import Chunk
 from hypothesis import given
@@ -59,6 +61,44 @@ def test_the_examples_have_the_form_that_the_model_must_write() -> None:
     whole = [message["content"] for message in whole_messages(QUESTION, []) if message["role"] == "assistant"]
     assert [final_answer(reply) for reply in whole] == [example.answer for example in EXAMPLES]
     assert all("\n" not in reply for reply in whole)
+
+
+def test_the_examples_may_be_fewer_or_none() -> None:
+    three = read_examples("3")
+    assert three == EXAMPLES[:3]
+    written = "\n".join(contents(step_messages(QUESTION, [], [], three)))
+    assert [example.question in written for example in EXAMPLES] == [True] * 3 + [False] * 7
+    for messages in (step_messages(QUESTION, [], [], ()), whole_messages(QUESTION, [], ())):
+        assert [message["role"] for message in messages] == ["system", "user"]
+    assert read_examples("10") == EXAMPLES
+
+
+def test_the_examples_may_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "examples.json"
+    file.write_text('[{"question": "Who?", "facts": ["Ada founded it."], "answer": "Ada"}]')
+    replies = [m["content"] for m in step_messages(QUESTION, [], [], read_examples(str(file)))[1:-1]]
+    assert replies == ["Question: Who?", "Ada founded it.", NEXT, f"{ENDING} Ada"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read"),
+        ('{"question": "Who?"}', "cannot be used .the file: "),
+        ('[{"question": "Who?", "facts": []}]', "cannot be used .example 1, answer: "),
+        ('[{"question": " ", "facts": [], "answer": "Ada"}]', "cannot be used .example 1, question: "),
+        ('[{"question": "Who\\nis it?", "facts": [], "answer": "Ada"}]', "cannot be used .example 1, question: "),
+        (None, "There are no examples at '.*none.json'"),
+    ],
+)
+def test_a_file_of_examples_that_cannot_be_read(tmp_path: Path, content: str | None, message: str) -> None:
+    file = tmp_path / ("none.json" if content is None else "examples.json")
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UserFault, match=message) as fault:
+        read_examples(str(file))
+    assert "\n" not in str(fault.value)
+    assert "or a number from 0 to 10" in str(fault.value)
 
 
 # --- the next sentence ---
@@ -114,13 +154,13 @@ def test_a_passage_cannot_speak_for_the_user() -> None:
 
 
 def test_the_final_answer_is_asked_for() -> None:
-    own = end_messages(QUESTION, SAID)[BEFORE:]
+    own = end_messages(QUESTION, [], SAID)[BEFORE:]
     assert contents(own) == [f"Question: {QUESTION}", SAID[0], NEXT, SAID[1], LAST]
     assert ENDING in LAST
 
 
 def test_the_final_answer_is_asked_for_without_any_rationale() -> None:
-    assert contents(end_messages(QUESTION, [])[BEFORE:]) == [f"Question: {QUESTION}\n{LAST}"]
+    assert contents(end_messages(QUESTION, [], [])[BEFORE:]) == [f"Question: {QUESTION}\n{LAST}"]
 
 
 def test_the_whole_reasoning_is_asked_for() -> None:
@@ -171,6 +211,24 @@ def test_the_whole_reasoning_is_asked_for() -> None:
         ("So the final answer is:\nAda", ""),
         ("So the final answer is: Ada. So the final answer is:", ""),
         ('So the final answer is: ""', ""),
+        ("So the answer is Ada.", "Ada"),
+        ("The answer is: Ada.", "Ada"),
+        ("Therefore, the answer is Ada.", "Ada"),
+        ("Thus, the answer to the question is Ada.", "Ada"),
+        ("The answer is yes. So the final answer is: no.", "no"),
+        ("Ada is the answer.", "Ada"),
+        ("So, J. R. R. Tolkien is the final answer.", "J. R. R. Tolkien"),
+        ("Bo left St. Ives. Thus **Ada** is the answer to the question", "Ada"),
+        ("The river passes St. Ives. St. Ives is the answer.", "St. Ives"),
+        ("So the final answer is: Bo. Ada is the answer.", "Bo. Ada is the answer"),
+        ('The page says "Eve is the answer".', None),
+        ('The page says "the answer is Eve".', None),
+        ("This is the answer.", None),
+        ("What is the answer?", None),
+        ("I ask what is the answer.", None),
+        ("Ada is the answer to her prayers.", None),
+        ("Ada is not the answer.", None),
+        ("The answers are Ada and Bo.", None),
         ("Ada.", None),
         ("", None),
         ("The final answers are: Ada", None),

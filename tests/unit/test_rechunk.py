@@ -19,6 +19,7 @@ from dubito.retrieval.index import Index, cached_index
 from dubito.retrieval.pool import Pool
 from dubito.retrieval.rechunk import LONGEST_GAP, REMEMBERED, Rechunked, documents_of
 from dubito.state.records import Chunk
+from dubito.tests.json_lines import write_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -246,7 +247,7 @@ async def test_nothing_of_it_blocks_the_event_loop() -> None:
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.jsonl"
-    path.write_text("\n".join(json.dumps({"title": f"T{i}", "text": ABCD}) for i in range(2)))
+    write_lines(path, ({"title": f"T{i}", "text": ABCD} for i in range(2)))
     return path
 
 

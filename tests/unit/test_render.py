@@ -110,9 +110,9 @@ def test_a_matrix_that_is_too_wide_is_counted():
 def test_a_page_draws_a_table_in_time_linear_in_its_rows():
     def seconds(count: int) -> float:
         rows = [Row([Cell(f"words of row {i} " * 3), num(i / 7), Cell("more words here")]) for i in range(count)]
-        begun = time.perf_counter()
+        begun = time.process_time()  # other processes do not count
         on_page([Table(["text", "number", "more"], rows)])
-        return time.perf_counter() - begun
+        return time.process_time() - begun
 
     seconds(10)
     assert seconds(8000) < 8 * 4 * seconds(1000)

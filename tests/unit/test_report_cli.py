@@ -114,7 +114,7 @@ def test_a_trace_can_be_taken_out(run: Path, tmp_path):
         ),
         (["--trace", "plain", "q2", "x.jsonl"], "There is no trace of 'q2' for plain"),
         (["--trace", "plain", "q1", "no/x.jsonl"], "The trace cannot be written to 'no/x.jsonl'"),
-        (["--metric", "bleu"], "has the metric 'bleu': use exact_match, f1"),
+        (["--metric", "meteor"], "has the metric 'meteor': use exact_match, f1"),
         (["--standard", "none"], "Invalid value for '--standard'"),
         (["--html", "no/x.html"], "The report cannot be written to 'no/x.html'"),
     ],

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from dubito.errors import UserFault
 from dubito.evals.comparison import Comparison, comparison_of
+from dubito.evals.reports.about import differing
 from dubito.evals.reports.oracle import best_level
 from dubito.evals.reports.plots import by_place, overlaps
 from dubito.evals.reports.summary import Failure, Pair, Section, SystemFigures, summary_of
@@ -55,6 +56,25 @@ def test_the_best_is_the_highest_that_is_shown(tmp_path):
     found = section(tmp_path, *outcomes("a", "rrw.."), *outcomes("b", "rww.."))
     assert found.is_best(row(found, "a"), "f1")
     assert not found.is_best(row(found, "b"), "f1")
+
+
+def test_a_setting_that_was_auto_is_shown_as_what_was_taken(tmp_path):
+    def taken(value: str) -> dict[str, Any]:
+        return {"chosen": {"judge": {"value": value, "because": "it can"}}}
+
+    systems = [vanilla("a", judge="auto"), vanilla("b", judge="llm"), vanilla("c", judge="auto")]
+    found = [
+        answered("a", "q1", "x", **taken("llm")),
+        answered("c", "q1", "x", **taken("embedded")),
+        answered("c", "q2", "x", **taken("llm")),
+    ]
+    bench, store = made(tmp_path / "run", systems, QUESTIONS, found)
+    with store:
+        summary = summary_of(bench, store)
+    shown = [system.context["judge"] for system in summary.run.systems]
+    assert shown == ["llm", "llm", "embedded, llm"]
+    assert "judge" in differing(summary.run)["a"]
+    assert bench.systems[0].context["judge"] == "auto"
 
 
 def test_of_one_system_nothing_is_the_best(tmp_path):
@@ -235,6 +255,38 @@ def test_the_oracle_takes_the_best_level_of_each_question(tmp_path):
     assert not found.is_best(one, "f1")
 
 
+def test_how_much_of_the_gap_to_the_oracle_a_system_closes(tmp_path):
+    """Of five questions: plain RAG has 1 right, the oracle 4, the system 3; one of its answers failed."""
+    systems = (gmmr(0.3), gmmr(0.7), vanilla("plain", fixed_lambda=0.1), System("diverse", "df_rag", {}))
+    said = [*outcomes("g0.3", "rrwww"), *outcomes("g0.7", "wwrrw"), *outcomes("plain", "rwwww")]
+    found = section(tmp_path, *said, *outcomes("diverse", "rrrwf"), systems=systems)
+    (gap,) = found.gaps
+    assert (gap.system, gap.oracle, gap.baseline, gap.n) == ("diverse", "oracle", "plain", 4)
+    assert (gap.plain, gap.f1, gap.best) == (0.25, 0.75, 1.0)
+    assert gap.share == pytest.approx(2 / 3)
+
+
+def test_without_plain_rag_the_gap_begins_at_the_level_of_1(tmp_path):
+    said = [*outcomes("g0.3", "rrwww"), *outcomes("g1.0", "rwwww"), *outcomes("diverse", "wwwww")]
+    systems = (gmmr(0.3), gmmr(1.0), System("diverse", "df_rag", {}))
+    (gap,) = section(tmp_path, *said, systems=systems).gaps
+    assert gap.baseline == "g1.0"
+    assert gap.share == pytest.approx(-1.0)
+
+
+def test_where_nothing_stands_for_plain_rag_there_is_no_gap(tmp_path):
+    said = [*outcomes("g0.3", "rw..."), *outcomes("g0.7", "rw..."), *outcomes("diverse", "rw...")]
+    systems = (gmmr(0.3), gmmr(0.7), System("diverse", "df_rag", {}))
+    assert section(tmp_path, *said, systems=systems).gaps == []
+
+
+def test_the_mean_length_of_the_plans(tmp_path):
+    said = [answered("a", name, "right", plan=["step"] * steps) for name, steps in (("q1", 2), ("q2", 5))]
+    found = section(tmp_path, *said, *outcomes("b", "rr..."))
+    assert row(found, "a").metrics["plan_length"].mean == 3.5
+    assert "plan_length" not in row(found, "b").metrics
+
+
 def test_one_level_has_no_oracle(tmp_path):
     assert section(tmp_path, *outcomes("g0.3", "rw..."), systems=(gmmr(0.3), vanilla())).chosen == []
 
@@ -319,3 +371,18 @@ def test_runs_with_nothing_in_common_are_refused(tmp_path):
     second = made(tmp_path / "y", [vanilla("b")], QUESTIONS)
     with first[1], second[1], pytest.raises(UserFault, match="no system in common"):
         comparison_of(first, second)
+
+
+def test_the_answers_that_a_calibrated_system_gives_are_counted_with_the_interval_of_their_risk(tmp_path):
+    certificate = {"sentence": "At most 20%.", "holds": True, "signal": "DSE", "threshold": 0.5}
+    certified: dict[str, Any] = {"certificate": certificate, "uncertainty": dse(0.1)}
+    given = [
+        answered("a", name, said, **certified, abstained=not said)
+        for name, said in zip(NAMES, ["right", "right so", "wrong", "", ""], strict=True)
+    ]
+    found = section(tmp_path, *given, *outcomes("b", "rrrww", uncertainty=dse(0.1)))
+    (one,) = found.given
+    assert (one.system, one.n, one.given, one.wrong, one.promise) == ("a", 5, 3, 1, "At most 20%.")
+    # exact: 1 - (1 - p)^3 = 0.05, and (1 - p)^3 + 3 p (1 - p)^2 = 0.05
+    assert one.interval == pytest.approx((1 - 0.95 ** (1 / 3), 0.86465), abs=1e-4)
+    assert [quality.system for quality in found.uncertainties] == ["b"]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from statistics import correlation
 from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
 from dubito.cli import app
+from dubito.cli.completion import GRAPH_OF_SETTING
 from dubito.errors import UserFault
 from dubito.evals import run_folder, seper
 from dubito.evals.datasets import KINDS, load_dataset
@@ -23,6 +26,7 @@ from dubito.evals.run_folder import System
 from dubito.evals.seper import SePerResult
 from dubito.graphs.context_from_text import context_for
 from dubito.graphs.registry import graph_named
+from dubito.models.bert_score import BertScorer
 from dubito.tests.reported import answered, asked, dse, failed, made, vanilla
 from typer.testing import CliRunner
 
@@ -135,7 +139,8 @@ def test_an_evaluation_is_accepted_as_it_is_written(
 def test_a_calibrations_settings_exist(words: list[str]) -> None:
     given = options(words)
     named = {name: given.get(name) for name in ("llm", "preset", "corpus", "encoder", "chunker", "k")}
-    context_for(graph_named(words[1]), {name: value for name, value in named.items() if value}, given["assignments"])
+    graph = GRAPH_OF_SETTING.get(words[1], words[1])
+    context_for(graph_named(graph), {name: value for name, value in named.items() if value}, given["assignments"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -143,7 +148,7 @@ def test_what_a_command_reads_another_one_has_written(page: Path) -> None:
     written = [words[words.index("--out") + 1] for words in commands(page) if "--out" in words]
     assert len(set(written)) == len(written)
     assert {words[1] for words in commands(page, "report")} <= set(written)
-    read = re.findall(r"calibration=([\w.]+)", " ".join(" ".join(words) for words in commands(page, "eval")))
+    read = re.findall(r"threshold_file=([\w.]+)", " ".join(" ".join(words) for words in commands(page, "eval")))
     assert set(read) <= set(written)
 
 
@@ -292,16 +297,48 @@ def test_seper_is_compared_with_what_passages_are_worth(
     gained = {"Lune": 0.6, "Lancaster": 0.2, "Kent": 0.1}
 
     def belief(value: float) -> Any:
-        return {"seper": value}
+        """Ten responses of equal weight, of which so many are right; the right ones are likelier."""
+        right = round(10 * value)
+        responses = [
+            {"text": "Lune" if good else "Kent", "log_probability": -1.0 if good else -2.0, "tokens": 1, "weight": 0.1}
+            | {"entails": [float(good)], "entailed": [0.0], "cluster": int(not good)}
+            for good in [True] * right + [False] * (10 - right)
+        ]
+        return {"seper": value, "responses": responses, "clusters": [{}, {}]}
 
     async def measure_pieces(pieces: list[seper.Piece], context: Any, resources: object) -> list[Any]:
-        assert context.max_answer_tokens == 512
+        assert (context.max_answer_tokens, context.rule) == (512, "hard")
         assert context.fitted(frozenset({"logprobs", "encoder"})).judge == "nli:microsoft/deberta-v2-xlarge-mnli"
         before = [0.9 if "unknown" not in piece.question else 0.1 for piece in pieces]
         after = [value + gained[piece.evidence[0]["title"]] for value, piece in zip(before, pieces, strict=True)]
         return [SePerResult(belief(new), belief(old)) for new, old in zip(after, before, strict=True)]
 
+    async def equal(scorer: BertScorer, pairs: list[tuple[str, str]]) -> list[float]:
+        assert scorer.name == "roberta-large"
+        return [float(said == gold) for said, gold in pairs]
+
+    monkeypatch.setattr(BertScorer, "f1", equal)
     monkeypatch.setattr(seper, "measure_pieces", measure_pieces)
     run_script("seper", "Pearson")
     # deltas twice 0.6, 0.2, 0.1, with 1/2, 1/2, 0 and 1, 0, 0: sums of products 1 - 0.6, 0.82 - 0.54 and 1.5 - 2/3
-    assert capsys.readouterr().out == f"6 passages, Pearson {round(0.4 / (0.28 * 5 / 6) ** 0.5, 3)}\n"
+    linear = round(0.4 / (0.28 * 5 / 6) ** 0.5, 3)
+
+    def entropy(share: float) -> float:
+        return -share * math.log(share) - (1 - share) * math.log(1 - share)
+
+    saved = [entropy(0.1) - entropy(0.1 + gain) for gain in gained.values()]
+    curved = round(correlation(saved * 2, [0.5, 0.5, 0, 1, 0, 0]), 3)
+    metrics = [
+        "exact_match",
+        "rouge_l",
+        "bleu",
+        "similarity",
+        "perplexity",
+        "entropy",
+        "seper_soft",
+        "semantic_entropy",
+        "seper_hard",
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        f"{metric} 6 passages, Pearson {curved if metric == 'semantic_entropy' else linear}" for metric in metrics
+    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from dubito.retrieval.index import Index, cached_index
 from dubito.retrieval.semantic_chunks import BATCH
 from dubito.retrieval.sentences import sentences
 from dubito.state.records import Chunk
+from dubito.tests.json_lines import write_lines
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -305,7 +305,7 @@ async def test_an_encoder_that_loses_a_text_is_named() -> None:
 
 async def test_an_index_of_semantic_chunks_is_built_once_and_tells_of_sentences_and_chunks(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("\n".join(json.dumps({"title": f"T{i}", "text": ABCD}) for i in range(3)))
+    write_lines(corpus, ({"title": f"T{i}", "text": ABCD} for i in range(3)))
     encoder = Scripted({"Aa.": 0, "Bb.": 10, "Cc.": 180, "Dd.": 190})
     told: list[Any] = []
 

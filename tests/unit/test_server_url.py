@@ -46,6 +46,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         ("https://api.openai.com/v1", "ok-1"),
         ("https://API.OpenAI.com:443/v1", "ok-1"),
+        ("https://api.openai.com./v1", "ok-1"),
         ("http://api.openai.com/v1", ""),
         ("https://api.openai.com:8443/v1", ""),
         ("https://api.openai.com.evil.example/v1", ""),
@@ -77,13 +78,14 @@ def test_all_keys_are_blotted_out():
     assert without_keys("dk-1 ok-1 mk-1 plain other") == "*** *** *** *** other"
 
 
-@pytest.mark.parametrize("keys", ["host=", "'host=a", "ht tp://x=a", "https://user@host=a"])
+@pytest.mark.parametrize("keys", ["host=", "'host=a", "ht tp://x=a", "https://user@host=a", "host=\xe9", "'host=a\nb'"])
 def test_keys_that_cannot_be_read_are_named(keys, monkeypatch):
     monkeypatch.setenv("DUBITO_KEYS", keys)
     settings.cache_clear()
     with pytest.raises(UserFault) as caught:
         key_for("https://host", None)
     assert "DUBITO_KEYS" in str(caught.value) or "https://host" in str(caught.value)
+    assert "a\nb" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,9 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +20,7 @@ from dubito.models.metering import Metered, watchers
 from dubito.resources import telemetry
 from dubito.resources.telemetry import export_spans, stop_exporting
 from dubito.tests.scripted import PLAN, QUESTION, ScriptedChat, chat, resources
-from dubito.tests.stub_server import Stub, serving
+from dubito.tests.stub_server import Stub, collecting, serving
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from openinference.instrumentation.langchain import LangChainInstrumentor
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -54,17 +52,18 @@ class Receiver:
     url: str = ""
     status: int = 200
     spans: list[Span] = field(default_factory=list)
-    posts: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    posts: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
-    def take(self, path: str, headers: dict[str, str], body: bytes) -> None:
+    def take(self, path: str, headers: Mapping[str, str], body: bytes) -> int:
         self.posts.append((path, headers))
         if self.status != 200:
-            return
+            return self.status
         request = ExportTraceServiceRequest.FromString(body)
         for group in request.resource_spans:
             about = {one.key: one.value.string_value for one in group.resource.attributes}
             for scope in group.scope_spans:
                 self.spans += [span_of(one, about["service.name"]) for one in scope.spans]
+        return self.status
 
     def below(self, parent: Span | None) -> list[Span]:
         """Children in the order of their starts."""
@@ -78,25 +77,8 @@ class Receiver:
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     received = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            received.take(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
-            self.send_response(received.status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    received.url = f"http://127.0.0.1:{server.server_port}"
-    yield received
-    server.shutdown()
-    server.server_close()
+    with collecting(received.take) as received.url:
+        yield received
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +132,7 @@ async def test_a_call_of_a_parallel_node_is_below_its_own_node(receiver):
     evaluations = [span for span in receiver.spans if span.name == "evaluate"]
     for node in evaluations:
         [call] = receiver.below(node)
-        shown = call.attributes["llm.input_messages.1.message.content"]
+        shown = call.attributes["llm.input_messages.7.message.content"]  # behind three worked examples
         given = json.loads(node.attributes["input.value"])["chunks"]
         assert [f"{chunk['title']}\n{chunk['text']}" in shown for chunk in given] == [True] * len(given)
         assert shown.count("<passage ") == len(given)

@@ -32,19 +32,22 @@ def test_the_model_that_a_name_stands_for(name: str, model: str) -> None:
     assert model_of(name) == model
 
 
+AUTHORS = {"states": "feed_forward", "at": "eos"}
+
+
 def threshold(**settings: Any) -> float:
     """δ if the context's model answers."""
-    context = SeaKRContext(**settings).fitted(NEEDS["gram"] | NEEDS["energy"])
+    context = SeaKRContext(**settings).fitted(NEEDS["gram"] | NEEDS["energy"] | {"inner_states"})
     return threshold_of(context, context.llm)
 
 
 @pytest.mark.parametrize(
     ("settings", "delta"),
     [
-        ({}, BUILT_IN["embedded", 20]),
+        ({}, BUILT_IN["embedded", 20, ("residual", "last")]),
         ({"preset": "paper"}, -6.0),
-        ({"llm": "hf:meta-llama/Meta-Llama-3-8B"}, -6.0),
-        ({"llm": "vllm:http://elsewhere/v1#meta-llama/Llama-2-7b-chat-hf"}, -6.0),
+        ({"llm": "hf:meta-llama/Meta-Llama-3-8B", **AUTHORS}, -6.0),
+        ({"llm": "engine:meta-llama/Llama-2-7b-chat-hf?dtype=float16", **AUTHORS}, -6.0),
         ({"estimator": "prompt"}, 0.5),
         ({"estimator": "prompt", "llm": "hf:other"}, 0.5),
         ({"retrieval_threshold": -4}, -4.0),
@@ -59,10 +62,14 @@ def test_the_threshold(settings: dict[str, Any], delta: float) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"llm": "hf:other"}, "'gram' with the model 'other' and 20 samples"),
-        ({"samples": 7}, "'gram' with the model 'embedded' and 7 samples"),
-        ({"layer": 3}, "'gram' with the model 'embedded'"),
-        ({"alpha": 0.01, "preset": "paper"}, "'gram' with the model 'meta-llama/Llama-2-7b-chat-hf'"),
+        ({"llm": "hf:other"}, "the model 'other' and 20 samples"),
+        ({"samples": 7}, "the model 'embedded' and 7 samples"),
+        ({"layer": 3}, "'gram' with states=residual, at=last, the model 'embedded'"),
+        ({"alpha": 0.01, "preset": "paper"}, "at=eos, the model 'meta-llama/Llama-2-7b-chat-hf'"),
+        ({"states": "feed_forward"}, "'gram' with states=feed_forward, at=last, the model 'embedded'"),
+        ({"at": "eos"}, "'gram' with states=residual, at=eos, the model 'embedded'"),
+        ({"llm": "hf:meta-llama/Meta-Llama-3-8B"}, "states=residual, at=last, the model 'meta-llama/Meta-Llama-3-8B'"),
+        ({"llm": "hf:other", **AUTHORS}, "set retrieval_threshold=-6 to begin with .the paper's"),
         ({"estimator": "perplexity"}, "'perplexity' with the model 'embedded'"),
     ],
 )
@@ -74,7 +81,7 @@ def test_no_threshold_is_known(settings: dict[str, Any], message: str) -> None:
 
 
 def test_a_live_model_does_not_get_the_threshold_of_the_one_that_the_context_names() -> None:
-    with pytest.raises(UserFault, match="'gram' with the model 'langchain:ChatOllama#big'"):
+    with pytest.raises(UserFault, match="the model 'langchain:ChatOllama#big'"):
         threshold_of(SeaKRContext(estimator="gram"), "langchain:ChatOllama#big")
 
 
@@ -82,7 +89,9 @@ def calibrated(path: Path, context: SeaKRContext, *names: str) -> str:
     """A calibration file with the threshold −4.25 that depends on these settings."""
     settings = settings_of(context, names)
     model = identity(context.llm)
-    Calibration(technique="seakr", model=model, settings=settings, threshold=-4.25, made_with={}).save(path)
+    Calibration(technique="retrieval_threshold", model=model, settings=settings, threshold=-4.25, made_with={}).save(
+        path
+    )
     return str(path)
 
 
@@ -91,21 +100,47 @@ WITH: dict[str, Any] = {"llm": "vllm:http://h:1/v1#m&states=http://h:2/v1", "est
 
 def test_a_calibration_says_the_threshold(tmp_path: Path) -> None:
     file = calibrated(tmp_path / "c.json", SeaKRContext(**WITH), "estimator", "samples")
-    assert threshold(**WITH, calibration=file) == -4.25
+    assert threshold(**WITH, threshold_file=file) == -4.25
     moved = {**WITH, "llm": "vllm:http://elsewhere:1/v1#m&states=http://elsewhere:2/v1"}
-    assert threshold(**moved, calibration=file) == -4.25
-    assert threshold(**WITH, calibration=file, retrieval_threshold="-3") == -3, "what is set wins"
+    assert threshold(**moved, threshold_file=file) == -4.25
+    assert threshold(**WITH, threshold_file=file, retrieval_threshold="-3") == -3, "what is set wins"
+
+
+GRAM: dict[str, Any] = {"llm": "hf:other", "estimator": "gram"}
+
+
+def test_a_calibration_holds_for_its_hidden_states_alone(tmp_path: Path) -> None:
+    context = SeaKRContext(**GRAM, **AUTHORS)
+    file = calibrated(tmp_path / "c.json", context, "estimator", "states", "at")
+    assert threshold(**GRAM, **AUTHORS, threshold_file=file) == -4.25
+    with pytest.raises(UserFault, match="states feed_forward, not residual, at eos, not last"):
+        threshold(**GRAM, threshold_file=file)
+
+
+def test_a_calibration_that_does_not_say_its_hidden_states_is_refused(tmp_path: Path) -> None:
+    file = calibrated(tmp_path / "c.json", SeaKRContext(**GRAM), "estimator", "samples")
+    with pytest.raises(UserFault, match="does not say which hidden states it was found with") as fault:
+        threshold(**GRAM, threshold_file=file)
+    assert "\n" not in str(fault.value)
+
+
+def test_the_papers_preset_says_what_the_model_does_not_show() -> None:
+    context = SeaKRContext(preset="paper", llm="vllm:http://h:1/v1#m&states=http://h:2/v1").fitted(NEEDS["gram"])
+    assert context.quantity() == ("residual", "last")
+    assert "no outputs of its feed-forward blocks" in context.chosen["states"]["because"]
+    with pytest.raises(UserFault, match="states=feed_forward and at=eos: the model shows no outputs"):
+        threshold_of(context, "vllm:http://h:1/v1#meta-llama/Llama-2-7b-chat-hf")
 
 
 def test_another_settings_calibration_is_refused(tmp_path: Path) -> None:
     file = calibrated(tmp_path / "c.json", SeaKRContext(**WITH), "estimator", "max_step_tokens")
     with pytest.raises(UserFault, match="max_step_tokens 100, not 10"):
-        threshold(**WITH, max_step_tokens=10, calibration=file)
+        threshold(**WITH, max_step_tokens=10, threshold_file=file)
 
 
 def test_a_calibration_that_is_not_there_is_refused_though_a_threshold_is_built_in(tmp_path: Path) -> None:
     with pytest.raises(UserFault, match="There is no calibration at"):
-        threshold(calibration=str(tmp_path / "none.json"))
+        threshold(threshold_file=str(tmp_path / "none.json"))
 
 
 @pytest.mark.parametrize("estimator", [name for name in get_args(Estimator) if name not in {"gram", "prompt"}])

@@ -10,7 +10,7 @@ from dubito.render.timeline import timeline
 from dubito.state.flow import Question
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.recorded import RUNS, lines, record, vanilla_run
-from dubito.tests.scripted import QUESTION
+from dubito.tests.scripted import ANSWERED, QUESTION
 from dubito.traces import writer
 from dubito.traces.events import AnswerPiece, ModelCall, NodeEnd, NodeStart
 from dubito.traces.recording import assembled, read
@@ -54,7 +54,7 @@ def test_a_trace_holds_every_step_and_model_call_of_the_run(tmp_path):
     assert end["seconds"] >= call["seconds"] > 0
     assert last["type"] == "end"
     assert last["output"] == run.output
-    assert set(run.output) == {"answer", "evidence", "uncertainty", "chosen", "usage", "warnings"}
+    assert set(run.output) == ANSWERED
     times = [datetime.fromisoformat(line["timestamp"]) for line in found]
     assert times == sorted(times)
     assert all(time.utcoffset() == timedelta(0) for time in times)

@@ -34,11 +34,15 @@ ELSEWHERE = {
         "gguf:/m.gguf",
         "engine:m",
     ],
+    "rephraser": ["openai:http://169.254.169.254/#m", "hf:/models"],
     "encoder": ["st:/models", "openai:https://host/v1#m"],
     "graph_encoder": ["st:/models", "colbert:/models", "openai:https://host/v1#m"],
     "judge": ["nli:/models", "embedded "],
     "reranker": ["cross:/models"],
     "first_stage": ["splade:/models", "hybrid:bm25+splade:/models"],
+    "threshold_file": ["/etc/passwd"],
+    "examples": ["/etc/passwd", "11"],
+    "penalty_file": ["/etc/passwd"],
     "calibration": ["/etc/passwd", "~/.ssh/id_rsa"],
 }
 
@@ -125,6 +129,7 @@ def test_a_form_has_the_settings_of_the_context_the_common_ones_first():
     form = form_of(graph_named("df_rag"), PLAIN)
     assert [one.name for one in form.common] == ["corpus", "llm", "k"]
     names = [one.name for one in form.rest]
+    assert names.index("top_n") < names.index("uncertainty")
     assert names[:2] == ["thinking", "evaluator"]
     assert names[-1] == "on_bad_record"
     # every setting but the preset, of which only one can be had here, and prompts, which are long texts
@@ -204,7 +209,7 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(monkeypatch):
 def test_a_host_that_others_reach_must_be_meant(host):
     done = CliRunner().invoke(app, ["ui", "--host", host, "--port", "0"])
     assert done.exit_code == 2
-    assert f"On --host {host} others can reach the page" in done.stderr
+    assert f"On --host {host} others can reach this server" in done.stderr
     assert "set a token in DUBITO_TOKEN, or add --everybody-may-ask to allow that." in done.stderr
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 from dubito.errors import UserFault
+from dubito.tests.record_eigen_scores import SCORES, cases
 from dubito.uncertainty import eigen_score
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,12 @@ def by_eigenvalues(states: np.ndarray, alpha: float) -> float:
 def test_it_is_the_mean_logarithm_of_the_gram_matrixs_eigenvalues(k: int, d: int, alpha: float) -> None:
     states = np.random.default_rng([k, d]).normal(2, 3, size=(k, d))
     assert eigen_score(states, alpha) == pytest.approx(by_eigenvalues(states, alpha), abs=1e-9)
+
+
+def test_it_is_the_score_of_the_authors_formula() -> None:
+    """The numbers that SeaKR's published code computes in float64 (`tests/record_eigen_scores.py`)."""
+    recorded = json.loads(SCORES.read_text(encoding="utf-8"))
+    assert [eigen_score(states, alpha) for states, alpha in cases()] == pytest.approx(recorded, abs=1e-7)
 
 
 @pytest.mark.parametrize("size", [1e-3, 1, 1e3, 1e6])

@@ -140,9 +140,11 @@ def test_only_the_first_member_of_a_cluster_counts():
     assert semantic_clusters(CHAIN[np.ix_(middle_first, middle_first)]) == [0, 0, 0]
 
 
-def test_the_first_of_two_fitting_clusters_is_joined():
+def test_the_first_or_the_last_of_two_fitting_clusters_is_joined():
     ends_first = [0, 2, 1]
-    assert semantic_clusters(CHAIN[np.ix_(ends_first, ends_first)]) == [0, 1, 0]
+    relation = CHAIN[np.ix_(ends_first, ends_first)]
+    assert semantic_clusters(relation) == [0, 1, 0]
+    assert semantic_clusters(relation, founder="last") == [0, 1, 1]
 
 
 def test_one_direction_is_not_enough_and_the_diagonal_is_not_read():
@@ -187,6 +189,7 @@ def test_clusters_obey_the_rule(entails):
         ({"entails": np.empty((0, 0), dtype=bool)}, r"entails has shape \(0, 0\)"),
         ({"entails": [[1.0, 0.7], [0.2, 1.0]]}, "compare probabilities to a threshold"),
         ({"entails": CHAIN, "rule": "strict"}, 'no clustering rule "strict"'),
+        ({"entails": CHAIN, "founder": "best"}, 'no founder "best"'),
         ({"entails": CHAIN, "rule": "loose"}, "give contradicts"),
         ({"entails": CHAIN, "rule": "loose", "contradicts": np.eye(2, dtype=bool)}, r"contradicts \(2, 2\)"),
         ({"entails": CHAIN, "rule": "loose", "contradicts": np.full((3, 3), 0.2)}, "contradicts holds more than"),

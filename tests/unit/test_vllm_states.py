@@ -28,7 +28,7 @@ WIDTH = 3
 
 
 @pytest.fixture(autouse=True)
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def short_patience(monkeypatch: pytest.MonkeyPatch, fast_retries: None) -> Iterator[None]:
     monkeypatch.setenv("DUBITO_TIMEOUT_S", "2")
     settings.cache_clear()
     yield

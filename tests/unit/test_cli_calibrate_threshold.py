@@ -1,4 +1,4 @@
-"""`dubito calibrate seakr` with a scripted model: δ, what is kept, what is refused, and how `ask` uses it."""
+"""`dubito calibrate retrieval_threshold` with a scripted model: δ, what is kept and refused, and its use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from dubito.cli import app
 from dubito.resources import resources
 from dubito.resources.resources import Resources
+from dubito.tests.json_lines import write_lines
 from dubito.tests.scripted import ScriptedRetriever
 from dubito.tests.thinker import Thinker, score
 from typer.testing import CliRunner
@@ -46,12 +47,12 @@ def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Thinker:
     llm = Thinker(says=says, doubts=doubts)
     monkeypatch.setattr(resources, "_shared", Resources(llm=llm, retriever=ScriptedRetriever([1.0], [[1.0]])))
     lines = [{"question": f"What is number {i}?", "answers": [f"right {i}"]} for i in range(len(DOUBTS))]
-    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    write_lines(tmp_path / "questions.jsonl", lines)
     return llm
 
 
 def calibrate(*more: str) -> Any:
-    return CliRunner().invoke(app, ["calibrate", "seakr", "questions.jsonl", *SETTINGS, *more])
+    return CliRunner().invoke(app, ["calibrate", "retrieval_threshold", "questions.jsonl", *SETTINGS, *more])
 
 
 def test_delta_lies_where_it_decides_right_most_often(use: Thinker) -> None:
@@ -64,12 +65,12 @@ def test_delta_lies_where_it_decides_right_most_often(use: Thinker) -> None:
     # of the 25 pairs of a wrong and a right answer one is the wrong way round
     assert found["auroc"] == pytest.approx(24 / 25)
     assert (found["n"], found["failed"], found["wrong"]) == (10, 0, 0.5)
-    assert (found["technique"], found["model"]) == ("seakr", "embedded")
+    assert (found["technique"], found["model"]) == ("retrieval_threshold", "embedded")
     assert found["settings"]["estimator"] == "gram"
     assert found["settings"]["samples"] == 2
     assert [part["questions"] for part in found["parts"]] == [2] * 5
     assert [part["wrong"] for part in found["parts"]] == [0.0, 0.0, 0.5, 1.0, 1.0]
-    kept = json.loads(Path("seakr.calibration.json").read_text(encoding="utf-8"))
+    kept = json.loads(Path("retrieval_threshold.calibration.json").read_text(encoding="utf-8"))
     assert kept["threshold"] == found["threshold"]
 
 
@@ -95,12 +96,13 @@ def test_a_person_sees_delta_and_how_well_it_does(use: Thinker) -> None:
     assert "Retrieve when U is above" in said
     assert "50% of 10 questions were answered wrong" in said
     assert "decides right for 90%; the AUROC of U is 0.96" in said
-    assert "Written to seakr.calibration.json" in said
+    assert "Written to retrieval_threshold.calibration.json" in said
 
 
 def test_ask_uses_what_was_found_and_refuses_another_models_or_another_setting(use: Thinker) -> None:
     found = json.loads(calibrate("--json").stdout)
-    ask = ["ask", "What is number 9?", "--graph", "seakr", "--set", "calibration=seakr.calibration.json", "--json"]
+    use_it = ["--set", "threshold_file=retrieval_threshold.calibration.json"]
+    ask = ["ask", "What is number 9?", "--graph", "seakr", *use_it, "--json"]
     given = json.loads(CliRunner().invoke(app, [*ask, "--set", "samples=2"]).stdout)
     assert given["threshold"] == found["threshold"]
     assert given["steps"][0]["query"] is not None, "question 9 is above δ"
@@ -156,7 +158,7 @@ def test_answers_that_are_all_wrong_tell_nothing(use: Thinker) -> None:
     done = calibrate()
     assert done.exit_code == 2
     assert "All 10 answers are wrong" in done.output
-    assert not Path("seakr.calibration.json").exists()
+    assert not Path("retrieval_threshold.calibration.json").exists()
 
 
 def test_an_uncertainty_that_cannot_be_measured_is_left_out_and_told(use: Thinker) -> None:

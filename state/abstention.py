@@ -23,8 +23,8 @@ _TOO_LITTLE = r"(?:not enough|no|insufficient) (?:information|context)"
 
 _ALL = re.compile(
     r"unknown|unanswerable|undetermined|unclear|none|n/a|no answer|no idea|not (?:known|answerable|available|clear)"
-    r"|(?:it|the answer) is unknown"
     r"|nothing (?:was|is|could be) found"
+    r"|(?:nobody|no one) knows"
 )
 """Whole answers that abstain."""
 
@@ -38,10 +38,11 @@ _BEGINNING = re.compile(
     rf"|the {_SOURCE} (?:is|are) (?:not enough|not sufficient|insufficient)\b"
     r"|(?:none of the|no) (?:passages?|documents?) (?:say|state|mention|give|contain|provide|tell)s?\b"
     rf"|(?:the|this|that) question (?:{_CANNOT} be answered|is (?:unanswerable|not answerable))"
-    r"|(?:it|the answer) (?:is|was) (?:unclear|not (?:known|clear|given|mentioned|specified|stated|provided))\b"
-    rf"|(?:it|the answer) {_CANNOT} be (?:answered|determined|found)\b"
+    r"|(?:it|this|that|the answer) (?:is|was|remains) "
+    r"(?:unknown|unclear|not (?:known|clear|given|mentioned|specified|stated|provided))\b"
+    rf"|(?:it|this|that|the answer) {_CANNOT} be (?:answered|determined|found|known)\b"
     r"|not (?:known|found|given|mentioned|specified|stated|provided) (?:in|by|from) the\b"
-    r"|(?:cannot|can't) (?:be )?(?:answered?|determined?)\b"
+    rf"|{_CANNOT} (?:be )?(?:answered?|determined?)\b"
 )
 """Beginnings of longer answers that abstain, unless a word of `_GUESS` follows."""
 

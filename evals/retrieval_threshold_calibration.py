@@ -1,4 +1,4 @@
-"""SeaKR's threshold δ, found from questions that are answered without retrieval."""
+"""SeaKR's setting `retrieval_threshold`, δ, found from questions that are answered without retrieval."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +23,8 @@ DEPENDS_ON = (
     "top_p",
     "top_k",
     "layer",
+    "states",
+    "at",
     "alpha",
     "max_step_tokens",
     "judge",
@@ -47,7 +49,7 @@ class UncertaintyRange(BaseModel):
     wrong: float
 
 
-class SeaKRCalibration(Calibration):
+class ThresholdCalibration(Calibration):
     """δ for a model and an estimator (SeaKR sections 4.1.3 and 5.3).
 
     n: questions that δ was found from; failed: questions left out; wrong: the share answered wrong without retrieval;
@@ -55,7 +57,7 @@ class SeaKRCalibration(Calibration):
     well U separates wrong from right answers, 0.5 is chance; parts: the share of wrong answers by U.
     """
 
-    technique: Literal["seakr"]
+    technique: Literal["retrieval_threshold"]
     right: str
     n: int
     failed: int
@@ -65,7 +67,7 @@ class SeaKRCalibration(Calibration):
     parts: list[UncertaintyRange]
 
 
-class SeaKROptions(BaseModel):
+class ThresholdOptions(BaseModel):
     """The options of the calibration."""
 
     sweep: list[str] = Field(
@@ -99,7 +101,7 @@ class Unaided(NamedTuple):
     wrong: list[bool]
 
 
-class SeaKRCalibrator(Calibrator[SeaKRContext, SeaKROptions]):
+class ThresholdCalibrator(Calibrator[SeaKRContext, ThresholdOptions]):
     """Find the uncertainty of SeaKR above which it retrieves.
 
     Each question is answered without retrieval. The threshold best separates wrong answers, whose most uncertain step
@@ -107,13 +109,13 @@ class SeaKRCalibrator(Calibrator[SeaKRContext, SeaKROptions]):
     """
 
     graph = "seakr"
-    options = SeaKROptions
+    options = ThresholdOptions
     examples = (
-        "dubito calibrate seakr questions.jsonl --llm hf:my-model",
-        "dubito calibrate seakr questions.jsonl --llm hf:my-model --sweep layer=8,16,24 --plot seakr.png",
+        "dubito calibrate retrieval_threshold questions.jsonl --llm hf:my-model",
+        "dubito calibrate retrieval_threshold questions.jsonl --llm hf:my-model --sweep layer=8,16,24 --plot delta.png",
     )
 
-    def __init__(self, context: SeaKRContext, given: SeaKROptions) -> None:
+    def __init__(self, context: SeaKRContext, given: ThresholdOptions) -> None:
         """Refuse sweeps over other settings and plots that cannot be drawn."""
         super().__init__(context, given)
         self._variants = [(name, value, varied(context, name, value)) for name, value in sweeps_of(given.sweep)]
@@ -124,8 +126,8 @@ class SeaKRCalibrator(Calibrator[SeaKRContext, SeaKROptions]):
         """Find δ, then the figures of the sweeps."""
         context = self.context
         found = _unaided_answers(context, request)
-        calibration = SeaKRCalibration(
-            technique="seakr",
+        calibration = ThresholdCalibration(
+            technique="retrieval_threshold",
             model=identity(context.llm),
             settings=settings_of(context, depends_on(context)),
             threshold=found.separation.threshold,
@@ -150,7 +152,7 @@ class SeaKRCalibrator(Calibrator[SeaKRContext, SeaKROptions]):
         )
 
     def _swept(
-        self, name: str, variant: SeaKRContext, calibration: SeaKRCalibration, request: CalibrationRequest
+        self, name: str, variant: SeaKRContext, calibration: ThresholdCalibration, request: CalibrationRequest
     ) -> dict[str, float]:
         if name != SNIPPETS:
             separation = _unaided_answers(variant, request).separation
@@ -160,15 +162,12 @@ class SeaKRCalibrator(Calibrator[SeaKRContext, SeaKROptions]):
         return {"answered right": sum(right) / len(right)}
 
 
-calibrator = SeaKRCalibrator
-
-
 def _unaided_answers(context: SeaKRContext, request: CalibrationRequest) -> Unaided:
     """Answer without retrieval and find δ. Failed questions and unknown uncertainties are left out.
 
     Raises `UserFault` if no uncertainty is known, and if all answers are right or all are wrong.
     """
-    settings = {"max_docs": 0, "retrieval_threshold": "0", "calibration": "", "reasoning": "rationales"}
+    settings = {"max_docs": 0, "retrieval_threshold": "0", "threshold_file": "", "reasoning": "rationales"}
     answered = request.judged(context.model_copy(update=settings))
     known = [
         (float(judged[0]["uncertainty"]["value"]), not judged[1])
@@ -218,7 +217,7 @@ def varied(context: SeaKRContext, name: str, value: str) -> SeaKRContext:
     return SeaKRContext(**{**context.model_dump(), name: value})
 
 
-def _blocks(found: SeaKRCalibration, swept: Sequence[SweptValue]) -> list[Block]:
+def _blocks(found: ThresholdCalibration, swept: Sequence[SweptValue]) -> list[Block]:
     rows = [
         Row([Cell(f"{part.low:.3g} to {part.high:.3g}"), num(part.questions), num(part.wrong, f"{part.wrong:.0%}")])
         for part in found.parts
@@ -249,7 +248,7 @@ def check_plot(path: Path) -> None:
         raise UserFault(f"'{path}' cannot be a plot: name a .png, .svg or .pdf file in an existing folder.")
 
 
-def draw(path: Path, found: Unaided, calibration: SeaKRCalibration, swept: Sequence[SweptValue]) -> None:
+def draw(path: Path, found: Unaided, calibration: ThresholdCalibration, swept: Sequence[SweptValue]) -> None:
     """Draw the distributions of U, the share of wrong answers by U, and a panel for each swept setting."""
     names = list(dict.fromkeys(tried.name for tried in swept))
     figure, (distribution, shares, *others) = panels(2 + len(names), 5, 4)

@@ -1,0 +1,396 @@
+"""How uncertain an answer of any graph may be to be given, so that few of the answers given are wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from ..errors import UserFault, either
+from ..presenters.blocks import Block, Cell, Row, Table, Words, num
+from ..presenters.words import counted, figure
+from ..resources.opening import check_corpus
+from ..state.calibration import AnswerCalibration, identity, settings_of
+from ..state.mixins import AnsweringContext, CorpusContext
+from ..uncertainty.conformal import conformal_threshold, fewest_right
+from ..uncertainty.risk_control import (
+    certified_threshold,
+    conformal_risk_threshold,
+    least_certified_risk,
+    looks_alike,
+    questions_needed,
+    risk_interval,
+)
+from .calibration import CalibrationReport, CalibrationRequest, Calibrator, Judged
+from .reliability import auroc
+
+T = TypeVar("T")
+
+LEVEL = 0.9
+"""Level of the intervals around a risk."""
+
+LEAST_P = 0.05
+"""New questions with a smaller p-value differ from those of the calibration."""
+
+
+class JudgedAnswer(NamedTuple):
+    """The uncertainty of an answer, ∞ if it is unknown or there is no answer; whether it is right; did the run fail?"""
+
+    uncertainty: float
+    right: bool
+    failed: bool = False
+
+
+class AnswerOptions(BaseModel):
+    """The options of the calibration."""
+
+    risk: float | None = Field(
+        default=None, title="SHARE", description="The share of the answers given that may be wrong, in (0, 1)."
+    )
+    keep: float | None = Field(
+        default=None,
+        title="SHARE",
+        description="In place of --risk: the share of right answers to give, on average, in (0, 1).",
+    )
+    average: float | None = Field(
+        default=None,
+        title="SHARE",
+        description="In place of --risk: the share of all questions that may be answered wrong, on average, in (0, 1).",
+    )
+    check: Path | None = Field(
+        default=None,
+        title="FILE",
+        description="Write no file: say whether these questions still look like those of this calibration.",
+    )
+    plan: float | None = Field(
+        default=None,
+        title="SHARE",
+        description="Write no file: say how many questions it takes to certify --risk for this share of answers.",
+    )
+    confidence: float = Field(
+        default=0.9, title="SHARE", description="The confidence with which --risk is promised, in (0, 1)."
+    )
+    holdout: float = Field(
+        default=0.25, ge=0.0, le=0.95, title="SHARE", description="The share of questions to try the threshold on."
+    )
+    seed: int = Field(default=0, ge=0, title="N", description="The seed for drawing these questions.")
+
+
+class Part(NamedTuple):
+    """Some of the questions, and what a threshold does with them. errors: answers given that are wrong."""
+
+    questions: int
+    right: int
+    answered: int
+    errors: int
+
+    def risk_interval(self) -> tuple[float, float] | None:
+        """The exact interval of the share of the answers given that is wrong; None if none is given."""
+        return risk_interval(self.errors, self.answered, LEVEL) if self.answered else None
+
+
+class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
+    """Find how uncertain an answer may be to be given.
+
+    The graph answers each question, and its uncertainty is measured as the settings say. With --risk, at most this
+    share of the answers given is wrong, with --confidence. With --keep, this share of the right answers is given. FILE
+    may be the folder of a finished evaluation, too: its answers are read. Outcomes are kept: run the same command again
+    to go on.
+    """
+
+    options = AnswerOptions
+
+    def __init__(self, context: AnsweringContext, given: AnswerOptions) -> None:
+        """Refuse a share outside (0, 1), a calibration of a calibration, and a corpus that does not exist."""
+        super().__init__(context, given)
+        if not isinstance(context, AnsweringContext):
+            raise UserFault(f"{self.graph} measures chunks and gives no answers to calibrate: name another graph.")
+        shares = {name: getattr(given, name) for name in ("risk", "keep", "average", "plan")}
+        for name, share in {**shares, "confidence": given.confidence}.items():
+            if share is not None and not 0 < share < 1:
+                raise UserFault(f"--{name} is {share:g}: give a number between 0 and 1, such as 0.1.")
+        guarantees = sum(shares[name] is not None for name in ("risk", "keep", "average"))
+        if given.plan is not None and given.risk is None:
+            raise UserFault("--plan needs the risk to certify: give --risk, such as --risk 0.1.")
+        if guarantees != 1 and given.check is None:
+            raise UserFault(
+                "Name one guarantee: --risk 0.1 for few wrong answers, --keep 0.9 for the right ones, or --average 0.1 "
+                "for few wrong answers among all questions."
+            )
+        if context.uncertainty == "own" and not context.measures_itself:
+            raise UserFault(
+                f"{self.graph} measures no uncertainty of its own: set uncertainty=semantic_entropy, which works for "
+                "every graph."
+            )
+        if context.calibration:
+            raise UserFault("A calibration is made from all answers: leave the setting calibration out.")
+        if isinstance(context, CorpusContext):
+            check_corpus(context.corpus)
+
+    def calibrate(self, request: CalibrationRequest) -> CalibrationReport:
+        """Find the threshold on one part of the questions, try it on the other part, and save the file."""
+        judged = request.judged(self.context)
+        hashes = [hash_of(question.question) for question in request.questions]
+        answers, given = with_failures([answer_of(one) for one in judged]), self.given
+        if given.check is not None:
+            return self._checked(given.check, answers, hashes)
+        if given.plan is not None:
+            return self._planned(answers, given.plan)
+        used, held_back = split(answers, given.holdout, given.seed)
+        hashes_used, _ = split(hashes, given.holdout, given.seed)
+        threshold = self._threshold(used)
+        tried, held = part_of(used, threshold), part_of(held_back, threshold)
+        found = AnswerCalibration(
+            technique=self.graph,
+            model=identity(self.context.llm),
+            settings=settings_of(self.context),
+            threshold=threshold,
+            guarantee=self._guarantee,
+            signal=signal_of(judged),
+            alpha=self._alpha,
+            confidence=given.confidence if given.risk is not None else None,
+            right=request.right,
+            n=tried.questions,
+            answered=tried.answered,
+            errors=tried.errors,
+            failed=sum(answer.failed for answer in answers),
+            uncertainties=[value if math.isfinite(value) else None for value in map(_measured, used)],
+            hashes=hashes_used,
+            corpus=request.corpus,
+            context=context_with(self.context, request.corpus),
+            made_with={
+                **request.made_with,
+                "holdout": given.holdout,
+                "seed": given.seed,
+            },
+        )
+        found.save(request.out)
+        separation = _separation(answers)
+        figures = {"auroc": separation, "held_back": held._asdict(), "held_back_risk": held.risk_interval()}
+        return CalibrationReport(found, _blocks(found, tried, held, separation), figures)
+
+    def _checked(self, path: Path, answers: Sequence[JudgedAnswer], hashes: Sequence[str]) -> CalibrationReport:
+        """Do these answers look like those of the calibration, and how many of those it gives are wrong?"""
+        old = AnswerCalibration.load(path, self.graph, self.context)
+        before = [math.inf if value is None else value for value in old.uncertainties]
+        drift = looks_alike(before, [*map(_measured, answers)], self.given.seed)
+        now = part_of(answers, old.threshold)
+        alike = drift.p_value > LEAST_P
+        verdict = (
+            "These questions look like those of the calibration."
+            if alike
+            else f"These questions differ from those of the calibration, which no longer holds: calibrate {self.graph} "
+            "again with new questions."
+        )
+        comparison = (
+            f"The probability that a new answer is less sure than an old one is {drift.less_sure:.2f}, and 0.5 is the "
+            f"same (p = {drift.p_value:.3g})."
+        )
+        blocks: list[Block] = [Words(verdict, "strong" if alike else "warn"), Words(comparison)]
+        blocks += _risk(now, "to these questions")
+        if repeated := len(set(hashes) & set(old.hashes)):
+            warning = f"{counted(repeated, 'question')} of these were calibrated on, and check nothing: ask others."
+            blocks.insert(0, Words(warning, "warn"))
+        risk = now.risk_interval()
+        return CalibrationReport(
+            None, blocks, {"alike": alike, "calibrated_on": repeated, **drift._asdict(), **now._asdict(), "risk": risk}
+        )
+
+    def _planned(self, answers: Sequence[JudgedAnswer], coverage: float) -> CalibrationReport:
+        """How many questions certify the risk for a share of answers, at the accuracy and AUROC of these answers?"""
+        given, separation = self.given, _separation(answers)
+        right = sum(answer.right for answer in answers) / len(answers)
+        if separation is None or given.risk is None:
+            raise UserFault("All answers are right, or all are wrong, so nothing can be planned: give other questions.")
+        plan = questions_needed(
+            right=right,
+            auroc=separation,
+            alpha=given.risk,
+            coverage=coverage,
+            confidence=given.confidence,
+            seed=given.seed,
+        )
+        needed = (
+            f"It takes about {plan.questions:,} questions, in 4 of 5 calibrations"
+            if plan.questions is not None
+            else "No number of questions is enough"
+        )
+        sentence = f"{needed}, to certify a risk of {given.risk:g} where {coverage:.0%} of the questions are answered."
+        best = (
+            f"With the best threshold {plan.oracle_risk:.0%} of these answers are wrong, and a risk of {given.risk:g} "
+            f"leaves {plan.oracle_coverage:.0%} of the questions answered."
+        )
+        seen = f"{right:.0%} of {counted(len(answers), 'answer')} are right, and the AUROC is {separation:.2f}."
+        blocks = [Words(sentence, "strong"), Words(best), Words(seen, "dim")]
+        return CalibrationReport(None, blocks, {"right": right, "auroc": separation, **plan._asdict()})
+
+    @property
+    def _guarantee(self) -> Literal["risk", "kept", "average"]:
+        if self.given.risk is not None:
+            return "risk"
+        return "kept" if self.given.keep is not None else "average"
+
+    @property
+    def _alpha(self) -> float:
+        given = self.given
+        return given.risk or given.average or round(1 - (given.keep or 0), 12)
+
+    def _threshold(self, answers: Sequence[JudgedAnswer]) -> float:
+        right = sum(answer.right for answer in answers)
+        if not right:
+            raise UserFault(
+                f"None of the {len(answers)} questions to calibrate on was answered right: give more or easier "
+                "questions, a better model, or a more tolerant rule for right answers."
+            )
+        values = np.array([answer.uncertainty for answer in answers])
+        wrong = np.array([not answer.right for answer in answers])
+        if not np.isfinite(values).any():
+            raise UserFault(
+                f"{self.graph} measured no uncertainty for these questions: set uncertainty=semantic_entropy, which "
+                "works for every graph."
+            )
+        if self.given.average is not None:
+            on_average = conformal_risk_threshold(values, wrong, self.given.average)
+            if on_average is None:
+                raise UserFault(
+                    f"No threshold keeps the share of questions answered wrong at {self.given.average:g} with "
+                    f"{counted(len(values), 'question')}: give more questions, or a larger --average."
+                )
+            return on_average
+        if self.given.risk is None:
+            threshold = conformal_threshold(values[~wrong], self._alpha)
+            if not math.isfinite(threshold):
+                raise UserFault(
+                    f"{counted(right, 'right answer')} to calibrate on: to leave out {self._alpha:g} of them takes "
+                    f"{fewest_right(self._alpha)} of known uncertainty. Give more questions, or a lower --keep."
+                )
+            return threshold
+        certified = certified_threshold(
+            values, wrong, alpha=self.given.risk, confidence=self.given.confidence, seed=self.given.seed
+        )
+        if certified is None:
+            raise UserFault(nothing_certified(values, wrong, self.given, [self.context]))
+        return certified.threshold
+
+
+def nothing_certified(
+    values: NDArray[np.float64], wrong: NDArray[np.bool_], given: AnswerOptions, contexts: Sequence[AnsweringContext]
+) -> str:
+    """Why no threshold could be certified, and what to do. values, wrong: [n], or [n, rungs] of a cascade."""
+    least = least_certified_risk(values, wrong, confidence=given.confidence, seed=given.seed)
+    best = "no risk can be certified with these answers" if least is None else f"the least risk is about {least:g}"
+    share = wrong.mean(axis=0).min()
+    remedies = ["more questions", "a larger --risk"]
+    if any(context.uncertainty != "semantic_entropy" for context in contexts):
+        remedies.append("another uncertainty (--set uncertainty=semantic_entropy)")
+    return (
+        f"No threshold can be certified for a risk of {given.risk:g} with confidence {given.confidence:g}: of "
+        f"{counted(len(values), 'question')} {share:.0%} are answered wrong, and {best}. Give {either(remedies)}."
+    )
+
+
+def answer_of(judged: Judged) -> JudgedAnswer:
+    """An answer in the terms of a calibration."""
+    if judged is None:
+        return JudgedAnswer(math.inf, right=False, failed=True)
+    output, right = judged
+    uncertainty = output.get("uncertainty") or {}
+    known = uncertainty.get("value") is not None and str(output["answer"]).strip()
+    return JudgedAnswer(float(uncertainty["value"]) if known else math.inf, right)
+
+
+def context_with(context: AnsweringContext, corpus: str | None) -> dict[str, Any]:
+    """All settings as JSON. corpus: the hash of its chunks; without one, the name of the corpus says nothing."""
+    values = context.model_dump(mode="json")
+    return {name: value for name, value in values.items() if name != "corpus" or corpus is not None}
+
+
+def with_failures(answers: Sequence[JudgedAnswer]) -> list[JudgedAnswer]:
+    """Each failed question as a wrong answer that any threshold gives: it has the least uncertainty of all."""
+    least = min((answer.uncertainty for answer in answers), default=math.inf)
+    return [answer._replace(uncertainty=least) if answer.failed else answer for answer in answers]
+
+
+def hash_of(question: str) -> str:
+    """A hash by which a question is known again, whatever its case and white space."""
+    return hashlib.sha256(" ".join(question.casefold().split()).encode()).hexdigest()[:16]
+
+
+def signal_of(judged: Sequence[Judged]) -> str:
+    """The name of the uncertainty; settings that are equal give one."""
+    named = (one[0].get("uncertainty") for one in judged if one is not None)
+    return next((str(uncertainty["signal"]) for uncertainty in named if uncertainty), "")
+
+
+def calibrator_for(graph: str) -> type[AnswerCalibrator]:
+    """The calibrator of a graph's answers."""
+
+    class GraphCalibrator(AnswerCalibrator):
+        __doc__ = AnswerCalibrator.__doc__
+        examples: ClassVar[Sequence[str]] = (
+            f"dubito calibrate {graph} questions.jsonl --corpus notes.index --risk 0.2",
+            f"dubito calibrate {graph} questions.jsonl --risk 0.2 --set uncertainty=semantic_entropy",
+            f"dubito calibrate {graph} evaluations/mine --risk 0.2 --confidence 0.95",
+        )
+
+    GraphCalibrator.graph = graph
+    return GraphCalibrator
+
+
+def split(answers: Sequence[T], holdout: float, seed: int) -> tuple[list[T], list[T]]:
+    """Draw n answers at random into a calibration part and round(n · holdout) held-back ones."""
+    drawn = [answers[i] for i in np.random.default_rng(seed).permutation(len(answers))]
+    held = round(len(answers) * holdout)
+    return drawn[held:], drawn[:held]
+
+
+def part_of(answers: Sequence[JudgedAnswer], threshold: float) -> Part:
+    """What the threshold does with these answers."""
+    given = [answer for answer in answers if answer.uncertainty <= threshold]
+    right = sum(answer.right for answer in answers)
+    return Part(len(answers), right, len(given), sum(not answer.right for answer in given))
+
+
+def _blocks(found: AnswerCalibration, used: Part, held: Part, separation: float | None) -> list[Block]:
+    columns = ["", "questions", "right", "given", "of these wrong"]
+    rows = [Row([Cell(name), *map(num, part)]) for name, part in (("calibration", used), ("held back", held))]
+    blocks: list[Block] = [
+        Words(f"Give an answer whose {found.signal} is at most {figure(found.threshold)}.", "strong"),
+        Words(found.promise()),
+        Table(columns, rows),
+    ]
+    blocks += _risk(held, "among the questions held back")
+    if separation is not None:
+        blocks.append(Words(f"The AUROC of this uncertainty is {separation:.2f}, and 0.5 is chance."))
+    if found.failed:
+        failed = counted(found.failed, "question")
+        blocks.append(Words(f"Warning: {failed} failed; each counts as a wrong answer that is given.", "warn"))
+    return blocks
+
+
+def _risk(part: Part, where: str) -> list[Block]:
+    """The share of the answers given that is wrong."""
+    interval = part.risk_interval()
+    if interval is None:
+        return [Words(f"No answer is given {where}.")]
+    low, high = interval
+    sentence = (
+        f"Of the {counted(part.answered, 'answer')} given {where} {part.errors / part.answered:.0%} are wrong; the "
+        f"{LEVEL:.0%} interval of this share is {low:.0%} to {high:.0%}."
+    )
+    return [Words(sentence)]
+
+
+def _measured(answer: JudgedAnswer) -> float:
+    return math.inf if answer.failed else answer.uncertainty
+
+
+def _separation(answers: Sequence[JudgedAnswer]) -> float | None:
+    known = [answer for answer in answers if math.isfinite(_measured(answer))]
+    return auroc([answer.uncertainty for answer in known], [not answer.right for answer in known])

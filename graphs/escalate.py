@@ -1,0 +1,89 @@
+"""Escalate: ask the cheapest graph first, and a dearer one only while the answer is not certain enough.
+
+prepare ─> RUNG ─> assess ─┬─ certain, or none is left ─> conclude
+             ^             │
+             └─ next rung ─┘
+
+Each rung is a graph (`RUNGS`). A rung that fails is recorded, and the next one is taken. If no rung is certain enough,
+the answer is withheld. After selective prediction (El-Yaniv and Wiener 2010) and BalanceRAG (arXiv 2605.20084).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langgraph.graph import END
+
+from ..errors import ContextOverflow, ModelUnavailable
+from ..nodes.escalate import assess, begin_cascade, conclude
+from ..resources.resources import Resources
+from ..state.escalate import RUNGS, EscalateContext, EscalateOutput, EscalateState, rung_context
+from ..state.flow import Question
+from .registry import graph_named
+from .wiring import Machine, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .registry import Graph
+
+FAILURES = (ModelUnavailable, ContextOverflow)
+"""The faults of a rung after which the next one is tried."""
+
+
+class RungRunnable(RunnableLambda[Any, Any]):
+    """A graph as a rung: a failure is its result. LangGraph and Studio find the graph in `deps`."""
+
+    def __init__(self, graph: Graph, context: Callable[[], EscalateContext]) -> None:
+        """graph: the rung; context: gives the settings of the running cascade."""
+        super().__init__(lambda state: state, name=graph.name)
+        self._graph, self._context = graph, context
+
+    @property
+    def deps(self) -> list[Runnable[Any, Any]]:
+        """The graph."""
+        return [self._graph]
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002, ANN401
+        """The graph's output, or why it has none."""
+        try:
+            return self._graph.invoke(input, config, context=self._context())
+        except FAILURES as fault:
+            return {"failure": str(fault)}
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002, ANN401
+        """The graph's output, or why it has none."""
+        try:
+            return await self._graph.ainvoke(input, config, context=self._context())
+        except FAILURES as fault:
+            return {"failure": str(fault)}
+
+
+def build(
+    resources: Resources | None = None, rungs: Sequence[str] = RUNGS
+) -> Machine[EscalateState, EscalateContext, Question, EscalateOutput]:
+    """Wire the machine. resources: live objects that replace the names in the context.
+
+    rungs: the graphs that the setting `rungs` may name.
+    """
+    graph = Machine(EscalateState, EscalateContext, Question, EscalateOutput, resources)
+    graph.add_prepare(begin_cascade)
+    graph.add_steps(assess, conclude)
+    graph.add_conditional_edges("prepare", next_rung, [*rungs])
+    for name in rungs:
+        rung_context(name)
+        # an answer is shown once it is certain enough
+        graph.add_node(name, RungRunnable(silent(graph_named(name, resources)), graph.context))
+        graph.add_edge(name, "assess")
+    graph.add_conditional_edges("assess", next_rung, [*rungs, "conclude"])
+    graph.add_edge("conclude", END)
+    return graph
+
+
+def next_rung(state: EscalateState) -> str:
+    """Which rung is tried next, if any?"""
+    return state["next_rung"] or "conclude"
+
+
+graph = build().compile(name="escalate")

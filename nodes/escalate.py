@@ -1,0 +1,103 @@
+"""begin_cascade, assess, conclude: the steps of a cascade around its rungs."""
+
+import asyncio
+
+from ..errors import ModelUnavailable
+from ..models.answer_stream import show_answer
+from ..resources.resources import Resources
+from ..state.calibration import CascadeCalibration
+from ..state.escalate import EscalateContext, EscalateState, Rung
+from ..state.records import Certificate
+
+
+async def begin_cascade(state: EscalateState, context: EscalateContext, resources: Resources) -> EscalateState:
+    """The first rung."""
+    thresholds = await asyncio.to_thread(thresholds_of, context)
+    return {"next_rung": rungs_in_use(context, thresholds)[0]}
+
+
+async def assess(state: EscalateState, context: EscalateContext, resources: Resources) -> EscalateState:
+    """Record what the rung did, and whether it answers: its uncertainty is at most its threshold."""
+    thresholds = await asyncio.to_thread(thresholds_of, context)
+    tried = state["tried"]
+    rungs = rungs_in_use(context, thresholds)
+    name = rungs[len(tried)]
+    usage, failure = state["usage"], state["failure"] or ""
+    tokens = usage["prompt_tokens"] + usage["completion_tokens"]
+    uncertainty = None if failure else (state["uncertainty"] or {"value": None})["value"]
+    rung: Rung = {
+        "graph": name,
+        "answer": "" if failure else state["answer"],
+        "uncertainty": uncertainty,
+        "threshold": thresholds[name],
+        "certain": bool(not failure and state["answer"].strip())
+        and uncertainty is not None
+        and uncertainty <= thresholds[name],
+        "failure": failure,
+        "calls": usage["calls"] - sum(earlier["calls"] for earlier in tried),
+        "tokens": tokens - sum(earlier["tokens"] for earlier in tried),
+    }
+    warnings = [f"The rung {name} failed, and the next one is taken: {failure}"] if failure else []
+    left = [] if rung["certain"] else rungs[len(tried) + 1 :]
+    reached = 0 < context.max_calls <= usage["calls"] or 0 < context.max_tokens <= tokens
+    if left and reached:
+        warnings.append(f"The limit of model calls or tokens was reached, so {left[0]} was not tried.")
+    following = left[0] if left and not reached else ""
+    return {"tried": [rung], "failure": None, "warnings": warnings, "next_rung": following}
+
+
+async def conclude(state: EscalateState, context: EscalateContext, resources: Resources) -> EscalateState:
+    """Give the last rung's answer if it is certain enough; else withhold it.
+
+    Raises `ModelUnavailable` if every rung failed.
+    """
+    tried = state["tried"]
+    last = tried[-1]
+    if all(rung["failure"] for rung in tried):
+        raise ModelUnavailable(context.graph, len(tried), last["failure"].removesuffix("."))
+    measured = state["uncertainty"]  # of the last rung that did not fail
+    threshold = next(rung["threshold"] for rung in reversed(tried) if not rung["failure"])
+    update: EscalateState = {
+        "answer": last["answer"] if last["certain"] else "",
+        "withheld_answer": "" if last["certain"] else _latest(tried),
+        "abstained": not last["certain"],
+        "certificate": await _certificate(context, tried),
+        "uncertainty": {**measured, "threshold": threshold} if measured else None,
+    }
+    show_answer(update["answer"])
+    return update
+
+
+def thresholds_of(context: EscalateContext) -> dict[str, float]:
+    """The highest uncertainty at which each rung answers; a rung that the calibration leaves out is missing.
+
+    It may read a file. Raises `UserFault` for a calibration of other settings.
+    """
+    if not context.calibration:
+        return dict.fromkeys(context.names, context.certain_up_to)
+    calibration = CascadeCalibration.load(context.calibration, "escalate", context)
+    return {name: value for name, value in calibration.thresholds.items() if value is not None}
+
+
+def rungs_in_use(context: EscalateContext, thresholds: dict[str, float]) -> list[str]:
+    """The rungs that are tried, the cheapest first."""
+    return [name for name in context.names if name in thresholds]
+
+
+def _latest(tried: list[Rung]) -> str:
+    return next((rung["answer"] for rung in reversed(tried) if rung["answer"]), "")
+
+
+async def _certificate(context: EscalateContext, tried: list[Rung]) -> Certificate | None:
+    if not context.calibration:
+        return None
+    calibration = await asyncio.to_thread(CascadeCalibration.load, context.calibration, "escalate", context)
+    failed = [rung["graph"] for rung in tried if rung["failure"]]
+    certificate = calibration.certificate()
+    if failed:
+        return {
+            **certificate,
+            "holds": False,
+            "sentence": f"{', '.join(failed)} failed, and the calibration knows no failures of this kind.",
+        }
+    return {**certificate, "threshold": tried[-1]["threshold"]}

@@ -1,0 +1,195 @@
+"""The cascade: which rungs are tried, what is given or withheld, limits, failures, and its calibration."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dubito.errors import ModelUnavailable, UserFault
+from dubito.graphs import escalate
+from dubito.nodes.escalate import assess, conclude
+from dubito.resources.resources import Resources
+from dubito.state.calibration import CascadeCalibration, identity, settings_of
+from dubito.state.escalate import RUNGS, EscalateContext, Rung
+from dubito.tests.scripted import (
+    AGREE,
+    CERTIFIED,
+    DIFFER,
+    QUERY,
+    QUESTION,
+    VECTORS,
+    Rungs,
+    ScriptedChat,
+    ScriptedJudge,
+    ScriptedRetriever,
+)
+
+INPUT: Any = {"question": QUESTION}
+TWO = {"rungs": "cot,vanilla_rag", "answer_samples": 2, "k": 1}
+
+
+def opened(llm: ScriptedChat) -> Resources:
+    judge = ScriptedJudge(lambda one, other: one == other)
+    return Resources(llm, retriever=ScriptedRetriever(QUERY, VECTORS), judge=judge)
+
+
+async def run(llm: ScriptedChat, **settings: Any) -> tuple[dict[str, Any], list[str]]:
+    """The final state and the cascade's own nodes in the order in which they ended."""
+    graph: Any = escalate.build(opened(llm)).compile(name="escalate")
+    path: list[str] = []
+    state: dict[str, Any] = {}
+    async for mode, part in graph.astream(INPUT, context={**TWO, **settings}, stream_mode=["updates", "values"]):
+        if mode == "updates":
+            path += list(part)
+        else:
+            state = part
+    return state, path
+
+
+async def test_a_certain_first_rung_is_the_answer() -> None:
+    llm = Rungs(alone=AGREE)
+    state, path = await run(llm)
+    assert path == ["prepare", "cot", "assess", "conclude"]
+    assert (state["answer"], state["abstained"], state["withheld_answer"]) == ("the Lune", False, "")
+    assert [(rung["graph"], rung["certain"], rung["uncertainty"]) for rung in state["tried"]] == [("cot", True, 0.0)]
+    assert llm.sampled == ["alone"]
+    assert state["evidence"] == []
+
+
+async def test_an_uncertain_rung_hands_on_and_its_cost_is_its_own() -> None:
+    state, path = await run(Rungs())
+    assert path == ["prepare", "cot", "assess", "vanilla_rag", "assess", "conclude"]
+    assert [rung["certain"] for rung in state["tried"]] == [False, True]
+    assert state["answer"] == "the Lune"
+    assert [chunk["id"] for chunk in state["evidence"]] == ["c0"]
+    # a step and two samples in one call; an answer and two samples
+    assert [(rung["calls"], rung["tokens"]) for rung in state["tried"]] == [(2, 10 + 13), (2, 10 + 13)]
+    assert state["usage"]["calls"] == 4
+
+
+async def test_where_no_rung_is_certain_the_last_answer_is_withheld() -> None:
+    state, path = await run(Rungs(with_passages=DIFFER))
+    assert path[-2:] == ["assess", "conclude"]
+    assert (state["answer"], state["abstained"], state["withheld_answer"]) == ("", True, "the Lune")
+    assert state["evidence"], "what was found stays visible"
+
+
+async def test_an_uncertainty_at_the_limit_is_certain_enough() -> None:
+    state, _ = await run(Rungs(), certain_up_to=math.log(2))  # two samples of two meanings
+    assert [(rung["graph"], rung["certain"]) for rung in state["tried"]] == [("cot", True)]
+
+
+async def test_an_empty_answer_is_never_certain() -> None:
+    usage = {"calls": 1, "prompt_tokens": 5, "completion_tokens": 1}
+    state: Any = {"tried": [], "failure": None, "answer": " ", "usage": usage}
+    state["uncertainty"] = {"signal": "semantic entropy", "value": 0.0, "threshold": None}
+    update = await assess(state, EscalateContext(**TWO), opened(Rungs()))
+    assert (update["tried"][0]["certain"], update["next_rung"]) == (False, "vanilla_rag")
+
+
+async def test_of_rungs_that_are_not_certain_the_latest_answer_and_its_threshold_are_told() -> None:
+    def rung(answer: str, threshold: float, failure: str = "") -> Rung:
+        return {
+            "graph": "cot", "answer": answer, "uncertainty": 2.0, "threshold": threshold, "certain": False,
+            "failure": failure, "calls": 1, "tokens": 5,
+        }  # fmt: skip
+
+    state: Any = {"tried": [rung("the Wyre", 0.2), rung("the Lune", 0.4), rung("", 0.9, failure="It broke.")]}
+    state["uncertainty"] = {"signal": "semantic entropy", "value": 2.0, "threshold": None}
+    update = await conclude(state, EscalateContext(**TWO), opened(Rungs()))
+    assert (update["answer"], update["withheld_answer"]) == ("", "the Lune")
+    assert update["uncertainty"] == {"signal": "semantic entropy", "value": 2.0, "threshold": 0.4}
+
+
+@pytest.mark.parametrize("limit", [{"max_calls": 2}, {"max_tokens": 23}])
+async def test_a_limit_ends_the_cascade(limit: dict[str, int]) -> None:
+    state, path = await run(Rungs(), **limit)
+    assert path == ["prepare", "cot", "assess", "conclude"]
+    assert state["abstained"]
+    assert state["warnings"] == ["The limit of model calls or tokens was reached, so vanilla_rag was not tried."]
+
+
+async def test_a_rung_that_fails_is_recorded_and_the_next_one_taken() -> None:
+    state, path = await run(Rungs(broken=True))
+    assert path == ["prepare", "cot", "assess", "vanilla_rag", "assess", "conclude"]
+    assert state["answer"] == "the Lune"
+    failed, answered = state["tried"]
+    assert "connection refused" in failed["failure"]
+    assert (answered["failure"], answered["certain"]) == ("", True)
+    assert any("The rung cot failed" in warning for warning in state["warnings"])
+
+
+async def test_where_every_rung_fails_the_run_fails() -> None:
+    with pytest.raises(ModelUnavailable, match="connection refused"):
+        await run(Rungs(broken=True), rungs="cot")
+
+
+async def calibrated(folder: Path, thresholds: dict[str, float | None], **settings: Any) -> str:
+    context = EscalateContext(**{**TWO, "judge": "embedded", **settings})
+    made = CascadeCalibration(
+        technique="escalate",
+        model=identity(context.llm),
+        settings=settings_of(context),
+        threshold=1.0,
+        thresholds=thresholds,
+        **CERTIFIED,
+    )
+    await asyncio.to_thread(made.save, folder / "c.json")
+    return str(folder / "c.json")
+
+
+async def test_a_calibration_has_a_threshold_for_each_rung_and_may_leave_one_out(tmp_path: Path) -> None:
+    path = await calibrated(tmp_path, {"cot": 0.7, "vanilla_rag": 0.0})
+    state, nodes = await run(Rungs(), calibration=path)
+    assert nodes == ["prepare", "cot", "assess", "conclude"], "entropy log 2 = 0.69 is certain enough"
+    assert state["certificate"]["holds"]
+    assert state["certificate"]["sentence"].startswith("At most 20% of the answers given are wrong")
+    without = await calibrated(tmp_path, {"cot": None, "vanilla_rag": 0.0})
+    state, nodes = await run(Rungs(), calibration=without)
+    assert nodes == ["prepare", "vanilla_rag", "assess", "conclude"]
+
+
+async def test_with_a_failed_rung_nothing_is_certified(tmp_path: Path) -> None:
+    path = await calibrated(tmp_path, {"cot": 0.0, "vanilla_rag": 0.0})
+    state, _ = await run(Rungs(broken=True), calibration=path)
+    assert state["certificate"]["holds"] is False
+    assert "cot failed" in state["certificate"]["sentence"]
+
+
+async def test_a_calibration_of_other_rungs_is_refused(tmp_path: Path) -> None:
+    path = await calibrated(tmp_path, {"cot": 0.0, "vanilla_rag": 0.0})
+    with pytest.raises(UserFault, match="rungs cot,vanilla_rag, not vanilla_rag"):
+        await run(Rungs(), calibration=path, rungs="vanilla_rag")
+
+
+async def test_a_rung_has_the_shared_settings_and_its_own() -> None:
+    llm = Rungs()
+    state, _ = await run(llm, rungs="vanilla_rag", k=2, rung_settings={"vanilla_rag": {"selection": "gmmr", "k": 3}})
+    assert len(state["evidence"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rungs": "cot,nobody"}, "'nobody' is none of them"),
+        ({"rungs": "cot,cot"}, "must list each graph once"),
+        ({"rungs": ""}, "'' is none of them"),
+        ({"rung_settings": {"df_rag": {}}}, "names 'df_rag', which is no rung"),
+        ({"rung_settings": {"cot": {"steps": 3}}}, "steps"),
+        ({"rung_settings": {"cot": {"llm": "x"}}}, "may not have llm: all rungs share it"),
+        ({"rung_settings": "{"}, "rung_settings"),
+        ({"calibration": "c.json", "max_calls": 3}, "calibration holds for runs without a limit"),
+    ],
+)
+def test_what_cannot_be_a_cascade_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserFault, match=said):
+        EscalateContext(**{**TWO, **settings})
+
+
+def test_studio_sees_each_rung_as_a_subgraph() -> None:
+    assert {name for name, _ in escalate.graph.get_subgraphs()} == set(RUNGS)
+    assert "vanilla_rag:generate" in escalate.graph.get_graph(xray=True).nodes
+    assert escalate.build(opened(Rungs()), ["cot"]).compile().invoke(INPUT, context=EscalateContext(rungs="cot"))

@@ -1,0 +1,194 @@
+"""`dubito calibrate escalate` from an evaluation of its rungs, made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dubito.cli import app
+from dubito.evals.run_folder import RunQuestion, System
+from dubito.evals.store import Outcome
+from dubito.state.calibration import CascadeCalibration
+from dubito.state.df_rag import DFRagContext
+from dubito.state.escalate import EscalateContext
+from dubito.state.vanilla_rag import VanillaRagContext
+from dubito.tests.reported import answered, asked, made, unsure, usage
+from typer.testing import CliRunner
+
+QUESTIONS = 400
+TOKENS = {"vanilla_rag": 100, "df_rag": 1000}
+RIGHT = {"vanilla_rag": 0.6, "df_rag": 0.75}
+
+
+def systems() -> list[System]:
+    plain = VanillaRagContext(uncertainty="disagreement", k=3)
+    diverse = DFRagContext(uncertainty="disagreement", k=3, evaluator="choice")
+    return [
+        System("plain", "vanilla_rag", plain.model_dump(mode="json")),
+        System("diverse", "df_rag", diverse.model_dump(mode="json")),
+    ]
+
+
+def questions(count: int = QUESTIONS) -> list[RunQuestion]:
+    return [asked(f"thing {i}", f"name{i}") for i in range(count)]
+
+
+def outcomes(count: int = QUESTIONS, seed: int = 1, *, blind: bool = False) -> list[Outcome]:
+    """Right answers are surer than wrong ones, unless the rungs are blind."""
+    draw = np.random.default_rng(seed)
+    found = []
+    for i in range(count):
+        for system in systems():
+            right = bool(draw.random() < RIGHT[system.graph])
+            uncertainty = float(draw.beta(2, 6) if right or blind else draw.beta(6, 2))
+            spent = usage(generate=(1, TOKENS[system.graph] - 2, 2, 0.1))
+            answer = f"name{i}" if right else f"other{i}"
+            found.append(
+                answered(
+                    system.label,
+                    f"thing {i}",
+                    answer,
+                    uncertainty=unsure("disagreement", uncertainty, None),
+                    usage=spent,
+                )
+            )
+    return found
+
+
+def evaluation(folder: Path, results: Sequence[Outcome] | None = None, **about: Any) -> Path:
+    chosen = outcomes() if results is None else results
+    made(folder / "run", systems(), questions(), chosen, corpus="pooled", **about)[1].close()
+    return folder / "run"
+
+
+def calibrate(run: Path, *more: str, risk: str = "0.15") -> Any:
+    arguments = ["calibrate", "escalate", str(run), "--risk", risk, "--out", str(run.parent / "c.json"), "--json"]
+    return CliRunner().invoke(app, [*arguments, *more])
+
+
+def tried(thresholds: Sequence[tuple[str, float | None]], results: Sequence[Outcome], chosen: Sequence[int]) -> Any:
+    """What these thresholds do, rung by rung: answered, errors, tokens a question."""
+    label_of = {system.graph: system.label for system in systems()}
+    by_place = {(one.system, one.question): one.output for one in results}
+    given = wrong = spent = 0
+    for i in chosen:
+        for graph, threshold in thresholds:
+            output: Any = by_place[label_of[graph], f"small/thing {i}"]
+            if threshold is None:
+                continue
+            spent += TOKENS[graph]
+            if output is not None and output["uncertainty"]["value"] <= threshold:
+                given += 1
+                wrong += output["answer"] != f"name{i}"
+                break
+    return {"answered": given, "errors": wrong, "tokens": pytest.approx(spent / len(chosen))}
+
+
+def drawn(holdout: float = 0.25, seed: int = 0) -> tuple[list[int], list[int]]:
+    places = list(np.random.default_rng(seed).permutation(QUESTIONS))
+    held = round(QUESTIONS * holdout)
+    return places[held:], places[:held]
+
+
+def test_the_thresholds_do_on_the_questions_held_back_what_is_said(tmp_path: Path) -> None:
+    results = outcomes()
+    done = calibrate(evaluation(tmp_path, results))
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    thresholds = list(found["thresholds"].items())
+    assert [name for name, _ in thresholds] == ["vanilla_rag", "df_rag"]
+    used, held = drawn()
+    assert {**found["held_back"]["escalate"]} == {"questions": 100, **tried(thresholds, results, held)}
+    # n, answered and errors are of the part that tests, which is four fifths of the questions used
+    assert 0.7 * len(used) < found["n"] < len(used)
+    assert found["errors"] / found["answered"] < 0.15
+    # far more questions of the same kind: what is promised of the answers given
+    many = outcomes(8000, seed=2)
+    everyone = tried(thresholds, many, range(8000))
+    assert everyone["errors"] / everyone["answered"] <= 0.15
+    # asking the dear graph only where the cheap one is unsure answers more for less
+    alone = found["held_back"]["df_rag alone"]
+    assert found["held_back"]["escalate"]["answered"] >= alone["answered"]
+    assert found["held_back"]["escalate"]["tokens"] < alone["tokens"] == 1000
+
+
+def test_the_file_loads_for_the_cascade_with_the_rungs_settings_alone(tmp_path: Path) -> None:
+    run = evaluation(tmp_path)
+    assert calibrate(run).exit_code == 0
+    # k is shared; that df_rag's evaluator is another than its default is its own setting
+    own = '{"df_rag": {"evaluator": "choice"}}'
+    same = {"uncertainty": "disagreement", "k": 3, "rungs": "vanilla_rag,df_rag"}
+    context = EscalateContext.model_validate({**same, "rung_settings": own})
+    loaded = CascadeCalibration.load(tmp_path / "c.json", "escalate", context)
+    assert json.loads(loaded.settings["rung_settings"]) == json.loads(own)
+    assert all(value is None or 0 < value < 1 for value in loaded.thresholds.values())
+    for other in ({"rung_settings": ""}, {"rung_settings": own, "k": 4}):
+        with pytest.raises(ValueError, match="not"):
+            CascadeCalibration.load(tmp_path / "c.json", "escalate", EscalateContext.model_validate({**same, **other}))
+
+
+def test_the_rungs_are_those_and_in_that_order_that_are_set(tmp_path: Path) -> None:
+    done = calibrate(evaluation(tmp_path), "--set", "rungs=df_rag,vanilla_rag")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert list(found["thresholds"]) == ["df_rag", "vanilla_rag"]
+    assert found["held_back"]["escalate"]["tokens"] >= 1000, "the dear one comes first"
+
+
+def test_what_the_rungs_say_is_worth_nothing_if_it_does_not_depend_on_being_right(tmp_path: Path) -> None:
+    done = calibrate(evaluation(tmp_path, outcomes(blind=True)))
+    assert done.exit_code == 2
+    message = json.loads(done.stdout)["error"]["message"]
+    assert message.startswith("No threshold can be certified for a risk of 0.15 with confidence 0.9: of 300 questions")
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_a_rung_that_failed_passes_the_question_on(tmp_path: Path) -> None:
+    results = [
+        replace(one, output=None, error={"type": "ModelUnavailable", "message": "No.", "unavailable": True})
+        if one.system == "plain" and place % 8 == 0
+        else one
+        for place, one in enumerate(outcomes())
+    ]
+    done = calibrate(evaluation(tmp_path, results))
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["failed"] == sum(one.output is None for one in results) == 100
+    held = drawn()[1]
+    expected = tried(list(found["thresholds"].items()), results, held)
+    kept = found["held_back"]["escalate"]
+    assert (kept["answered"], kept["errors"]) == (expected["answered"], expected["errors"])
+
+
+REFUSED = [
+    (["--plan", "0.5"], "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --plan"),
+    (["--set", "rungs=vanilla_rag"], "A cascade has two rungs or more: evaluate several of cot, vanilla_rag,"),
+    (["--set", "rungs=vanilla_rag,cot"], "no system answered with cot: name one with --system, of plain or diverse."),
+    (["--set", "k=4"], "were given with its settings: leave the other settings out."),
+    (["--limit", "4"], "were given with its settings: leave the other settings out."),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), REFUSED)
+def test_what_cannot_be_a_cascade_is_refused_in_a_sentence(tmp_path: Path, more: list[str], said: str) -> None:
+    done = calibrate(evaluation(tmp_path), *more)
+    assert (done.exit_code, json.loads(done.stdout)["error"]["type"]) == (2, "UserFault")
+    assert said in json.loads(done.stdout)["error"]["message"]
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_an_evaluation_that_is_not_finished_is_to_be_finished_first(tmp_path: Path) -> None:
+    run = evaluation(tmp_path, outcomes()[:-1])
+    message = json.loads(calibrate(run).stdout)["error"]["message"]
+    assert message == f"'{run}' has no outcome yet for 1 question: finish it with dubito eval --resume {run}."
+
+
+def test_a_file_of_questions_is_no_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "answers": ["Ada"]}\n')
+    message = json.loads(calibrate(tmp_path / "q.jsonl").stdout)["error"]["message"]
+    assert f"'{tmp_path / 'q.jsonl'}' is no evaluation: evaluate every rung first, as in dubito eval cot" in message

@@ -1,0 +1,338 @@
+"""Certified thresholds: numbers worked out by hand or by scipy, and the promise by simulation."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from dubito.errors import UserFault
+from dubito.uncertainty.risk_control import (
+    binomial_p,
+    certified_cascade,
+    certified_threshold,
+    conformal_risk_threshold,
+    error_rates_alike,
+    least_certified_risk,
+    looks_alike,
+    questions_needed,
+    risk_interval,
+)
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+
+def drawn(rng: np.random.Generator, n: int, right: float = 0.5, shift: float = 1.2) -> tuple[np.ndarray, np.ndarray]:
+    wrong = rng.random(n) >= right
+    return rng.normal(size=n) + shift * wrong, wrong
+
+
+# formulas
+
+
+def test_the_p_value_is_a_binomial_tail() -> None:
+    assert binomial_p(0, 22, 0.1) == pytest.approx(0.9**22, rel=1e-12)
+    assert binomial_p(1, 3, 0.5) == pytest.approx(4 / 8)
+    assert binomial_p([0, 3, 0], [0, 3, 2], 0.25).tolist() == pytest.approx([1, 1, 0.5625])
+
+
+def tail(errors: int, answered: int, alpha: Fraction) -> Fraction:
+    """P(Bin(answered, alpha) ≤ errors) without rounding."""
+    return sum(
+        (math.comb(answered, k) * alpha**k * (1 - alpha) ** (answered - k) for k in range(errors + 1)), Fraction(0)
+    )
+
+
+@pytest.mark.parametrize("alpha", [Fraction(1, 100), Fraction(1, 5), Fraction(7, 10)])
+def test_the_p_value_is_exact(alpha: Fraction) -> None:
+    errors, answered = [0, 1, 7, 20, 30, 99, 350], [50, 1, 60, 400, 99, 100, 500]
+    expected = [float(tail(k, n, alpha)) for k, n in zip(errors, answered, strict=True)]
+    assert binomial_p(errors, answered, float(alpha)) == pytest.approx(expected, rel=1e-10)
+
+
+def test_the_interval_is_clopper_pearson() -> None:
+    assert list(risk_interval(0, 10, 0.9)) == pytest.approx([0, 1 - 0.05**0.1])
+    assert list(risk_interval(10, 10, 0.9)) == pytest.approx([0.05**0.1, 1])
+    for errors, n in ((1, 7), (30, 100), (199, 300)):
+        low, high = risk_interval(errors, n, 0.9)
+        assert float(tail(errors, n, Fraction(high))) == pytest.approx(0.05)
+        assert 1 - float(tail(errors - 1, n, Fraction(low))) == pytest.approx(0.05)
+
+
+def test_error_rates_are_compared_by_fishers_test() -> None:
+    assert error_rates_alike(3, 4, 1, 4) == pytest.approx(34 / 70)  # the lady tasting tea
+    assert error_rates_alike(0, 5, 5, 5) == pytest.approx(2 / math.comb(10, 5))
+    for a, n, b, m in ((10, 100, 30, 90), (0, 9, 0, 3), (50, 400, 12, 77)):
+        ways = [math.comb(n, k) * math.comb(m, a + b - k) for k in range(a + b + 1)]
+        expected = Fraction(sum(way for way in ways if way <= ways[a]), math.comb(n + m, a + b))
+        assert error_rates_alike(a, n, b, m) == pytest.approx(float(expected))
+
+
+def test_the_conformal_threshold_counts_one_error_more() -> None:
+    u = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    wrong = [0, 0, 1, 0, 1, 0, 0, 0, 1]
+    # (errors + 1) / 10 ≤ α
+    assert conformal_risk_threshold(u, wrong, 0.1) == 2
+    assert conformal_risk_threshold(u, wrong, 0.2) == 4
+    assert conformal_risk_threshold(u, wrong, 0.3) == 8
+    assert conformal_risk_threshold(u, wrong, 0.4) == 9
+    assert conformal_risk_threshold(u, wrong, 0.09) is None
+    assert conformal_risk_threshold([1, 1, math.nan], [0, 1, 1], 0.5) == 1
+    assert conformal_risk_threshold([1, 1, 1], [0, 1, 1], 0.5) is None
+
+
+# certified thresholds
+
+
+def test_all_right_is_certified_from_the_number_of_questions() -> None:
+    found = certified_threshold(np.arange(100), np.zeros(100, bool), alpha=0.1, confidence=0.9, seed=0)
+    assert found is not None
+    assert found.errors == 0
+    assert found.n == 80
+    assert found.p_value == pytest.approx(0.9**found.answered)
+    assert certified_threshold(np.arange(100), np.ones(100, bool), alpha=0.1, confidence=0.9, seed=0) is None
+    # 0.99^80 > 0.1
+    with pytest.raises(UserFault, match="give at least 289 questions"):
+        certified_threshold(np.arange(100), np.zeros(100, bool), alpha=0.01, confidence=0.9, seed=0)
+
+
+def test_equal_uncertainties_are_answered_together() -> None:
+    u = np.repeat([0.0, 1.0, 2.0], 100)
+    wrong = np.concatenate([np.arange(100) < 5, np.arange(100) < 30, np.arange(100) < 90])
+    found = certified_threshold(u, wrong, alpha=0.3, confidence=0.9, seed=1)
+    assert found is not None
+    assert found.threshold == 1.0
+    assert found.p_value == pytest.approx(float(binomial_p(found.errors, found.answered, 0.3)))
+    assert certified_threshold(np.zeros(300), wrong, alpha=0.3, confidence=0.9, seed=1) is None
+    assert certified_threshold(np.zeros(300), wrong, alpha=0.5, confidence=0.9, seed=1) is not None
+
+
+def test_the_tests_stop_at_the_first_that_is_not_rejected() -> None:
+    """Right, then wrong more often than not, then right: with all three levels the risk is below α again."""
+    u = np.repeat([0.0, 1.0, 2.0], [60, 100, 100])
+    wrong = (u == 1.0) & (np.arange(260) < 120)
+    # with this seed the learning part lets the sequence begin at the first level, and the third has p = 0.004
+    found = certified_threshold(u, wrong, alpha=0.3, confidence=0.9, seed=0)
+    assert found is not None
+    assert found.threshold == 0.0
+
+
+def test_no_uncertainty_is_never_answered() -> None:
+    u = np.concatenate([np.arange(60.0), [math.nan] * 30, [math.inf] * 10])
+    found = certified_threshold(u, np.arange(100) >= 60, alpha=0.2, confidence=0.9, seed=0)
+    assert found is not None
+    assert found.errors == 0
+    assert found.threshold < 60
+    assert certified_threshold([math.nan] * 100, np.zeros(100), alpha=0.2, confidence=0.9, seed=0) is None
+
+
+def test_the_least_risk_that_can_be_certified() -> None:
+    rng = np.random.default_rng(5)
+    u, wrong = drawn(rng, 200)
+    least = least_certified_risk(u, wrong, confidence=0.9, seed=3)
+    assert least is not None
+    assert certified_threshold(u, wrong, alpha=least, confidence=0.9, seed=3) is not None
+    assert certified_threshold(u, wrong, alpha=least - 0.01, confidence=0.9, seed=3) is None
+    assert least_certified_risk(u, np.ones(200), confidence=0.9, seed=3) is None
+
+
+def test_a_cascade_gives_every_question_to_the_first_sure_rung() -> None:
+    rng = np.random.default_rng(0)
+    kind = rng.integers(3, size=600)
+    # rung 1 knows kind 0, rung 2 knows kinds 0 and 1, nobody knows kind 2
+    u = np.stack([kind > 0, kind > 1], axis=1) + rng.random((600, 2)) / 10
+    wrong = np.stack([kind > 0, kind > 1], axis=1)
+    costs = np.tile([1.0, 10.0], (600, 1))
+    found = certified_cascade(u, wrong, costs, alpha=0.1, confidence=0.9, seed=0)
+    assert found is not None
+    first, second = found.thresholds
+    assert 0 < first < 1.1
+    assert 0 < second < 1.1
+    assert 0.6 < found.answered / found.n < 0.74
+    assert found.p_value == pytest.approx(float(binomial_p(found.errors, found.answered, 0.1)))
+    # every question costs 1, and those that rung 1 passes on 10 more
+    assert found.mean_cost < 11
+
+
+def test_a_useless_rung_is_switched_off_and_not_paid() -> None:
+    rng = np.random.default_rng(1)
+    good, wrong = drawn(rng, 500, right=0.7, shift=2.5)
+    u = np.stack([rng.normal(size=500), good], axis=1)
+    found = certified_cascade(
+        u,
+        np.stack([np.ones(500, bool), wrong], axis=1),
+        np.tile([7.0, 1.0], (500, 1)),
+        alpha=0.2,
+        confidence=0.9,
+        seed=0,
+    )
+    assert found is not None
+    assert found.thresholds[0] == -math.inf
+    assert found.mean_cost == pytest.approx(1)
+
+
+# the promise
+
+
+def test_shuffled_labels_are_not_certified() -> None:
+    rng = np.random.default_rng(2)
+    certified = 0
+    for world in range(300):
+        u, wrong = drawn(rng, 150)
+        certified += certified_threshold(u, rng.permutation(wrong), alpha=0.3, confidence=0.9, seed=world) is not None
+    assert risk_interval(certified, 300, 0.99).low <= 0.1
+
+
+def test_the_risk_is_kept_as_often_as_promised() -> None:
+    """The risk crosses α at t = 0.6: a threshold a little above is the hardest to refuse."""
+    rng = np.random.default_rng(3)
+    violated = certified = 0
+    for world in range(300):
+        u = rng.random(300)
+        # risk of u ≤ t: 0.1 up to t = 0.5, then rising through 0.2 at t = 0.6
+        wrong = rng.random(300) < np.where(u < 0.5, 0.1, 0.7)
+        found = certified_threshold(u, wrong, alpha=0.2, confidence=0.9, seed=world)
+        if found is not None:
+            certified += 1
+            t = found.threshold
+            violated += (0.1 * min(t, 0.5) + 0.7 * max(t - 0.5, 0)) / t > 0.2
+    assert certified > 100
+    assert violated > 3  # the budget is used: the test could fail
+    assert risk_interval(violated, 300, 0.99).low <= 0.1
+
+
+def test_a_cascade_keeps_the_risk_as_often_as_promised() -> None:
+    """Both rungs give no signal and are wrong as often as allowed: any certificate is false."""
+    rng = np.random.default_rng(4)
+    violated = 0
+    for world in range(300):
+        u, wrong = rng.normal(size=(150, 2)), rng.random((150, 2)) < 0.2000001
+        violated += certified_cascade(u, wrong, np.ones((150, 2)), alpha=0.2, confidence=0.9, seed=world) is not None
+    assert violated > 3
+    assert risk_interval(violated, 300, 0.99).low <= 0.1
+
+
+def test_a_signal_whose_surest_answers_are_wrong_is_certified_too() -> None:
+    rng = np.random.default_rng(7)
+    certified = 0
+    for world in range(30):
+        u = rng.random(600)
+        # risk of u ≤ t: 0.8 up to t = 0.05, falling to 0.1 at t = 0.6
+        wrong = rng.random(600) < np.select([u < 0.05, u < 0.6], [0.8, 0.03], 0.9)
+        certified += certified_threshold(u, wrong, alpha=0.3, confidence=0.9, seed=world) is not None
+    assert certified > 25
+
+
+# planner and drift
+
+
+def test_the_planner_says_when_no_number_suffices() -> None:
+    plan = questions_needed(right=0.5, auroc=0.8, alpha=0.2, coverage=0.5, confidence=0.9, seed=0)
+    assert plan.questions is None
+    assert plan.oracle_risk > 0.2
+    assert plan.oracle_coverage == pytest.approx(0.33, abs=0.01)
+
+
+def test_more_coverage_needs_more_questions() -> None:
+    few, many = (
+        questions_needed(right=0.7, auroc=0.85, alpha=0.3, coverage=coverage, confidence=0.9, seed=0).questions
+        for coverage in (0.5, 0.85)
+    )
+    assert few is not None
+    assert many is not None
+    assert few < many
+
+
+def test_drift_is_seen_where_there_is_some() -> None:
+    rng = np.random.default_rng(6)
+    old = rng.normal(size=300)
+    same = looks_alike(old, rng.normal(size=100), seed=0)
+    assert same.p_value > 0.05
+    less_sure = looks_alike(old, rng.normal(size=100) + 0.7, seed=0)
+    assert less_sure.p_value < 0.01
+    assert less_sure.less_sure > 0.6
+    assert looks_alike([1, 1, 1], [1, 1], seed=0) == (1.0, 0.5)
+    assert looks_alike([1, 2], [math.nan, 3], seed=0).less_sure == 1.0
+
+
+def test_the_drift_statistic_is_anderson_and_darlings() -> None:
+    """All permutations of small samples, with the statistic written out (Scholz and Stephens, eq. 7)."""
+    old, new = [0.1, 0.4, 0.4, 0.9, 1.3], [0.4, 1.5, 1.6]
+    pooled = old + new
+    total = len(pooled)
+
+    def statistic(chosen: tuple[int, ...]) -> float:
+        samples = [[pooled[i] for i in range(total) if (i in chosen) == inside] for inside in (True, False)]
+        result = 0.0
+        for sample in samples:
+            for value in set(pooled):
+                ties = pooled.count(value)
+                below = sum(other < value for other in pooled) + ties / 2
+                mine = sum(other < value for other in sample) + sample.count(value) / 2
+                gap = (total * mine - len(sample) * below) ** 2
+                result += ties / total * gap / (below * (total - below) - total * ties / 4) / len(sample)
+        return result
+
+    everything = np.array([statistic(chosen) for chosen in combinations(range(total), 3)])
+    exact = np.mean(everything >= statistic((5, 6, 7)) - 1e-9)
+    assert looks_alike(old, new, seed=0, permutations=9999).p_value == pytest.approx(exact, abs=0.015)
+
+
+# bad input
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, math.nan])
+def test_a_share_out_of_range_is_refused(share: float) -> None:
+    u, wrong = np.arange(100.0), np.zeros(100)
+    for call in (
+        lambda: certified_threshold(u, wrong, alpha=share, confidence=0.9, seed=0),
+        lambda: certified_threshold(u, wrong, alpha=0.1, confidence=share, seed=0),
+        lambda: least_certified_risk(u, wrong, confidence=share, seed=0),
+        lambda: conformal_risk_threshold(u, wrong, share),
+        lambda: binomial_p(0, 1, share),
+        lambda: risk_interval(0, 1, share),
+        lambda: questions_needed(right=0.5, auroc=share, alpha=0.1, coverage=0.5, confidence=0.9, seed=0),
+        lambda: questions_needed(right=share, auroc=0.8, alpha=0.1, coverage=0.5, confidence=0.9, seed=0),
+    ):
+        with pytest.raises(UserFault, match="give a number between 0 and 1"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("u", "wrong", "says"),
+    [
+        ([1, 2], [0], "give one of each for a question"),
+        ([[[1, 2]]], [[[0, 1]]], r"shape \(1, 1, 2\)"),
+        ([1, 2], [0, math.nan], "not true or false"),
+        ([1, 2], [0, 2], "not true or false"),
+        ([1, -math.inf], [0, 1], "minus infinity"),
+        ([], [], "no calibration questions"),
+    ],
+)
+def test_bad_questions_are_refused(u: list[float], wrong: list[float], says: str) -> None:
+    for call in (
+        lambda: certified_threshold(u, wrong, alpha=0.1, confidence=0.9, seed=0),
+        lambda: least_certified_risk(u, wrong, confidence=0.9, seed=0),
+        lambda: conformal_risk_threshold(u, wrong, 0.1),
+    ):
+        with pytest.raises(UserFault, match=says):
+            call()
+
+
+def test_bad_rungs_and_counts_are_refused() -> None:
+    two = np.ones((50, 2))
+    with pytest.raises(UserFault, match="1 to 4 rungs"):
+        certified_cascade(np.ones((50, 5)), np.ones((50, 5)), np.ones((50, 5)), alpha=0.1, confidence=0.9, seed=0)
+    with pytest.raises(UserFault, match=r"\[questions, rungs\]"):
+        certified_cascade(two, two, two[:, :1], alpha=0.1, confidence=0.9, seed=0)
+    with pytest.raises(UserFault, match="cost is below 0"):
+        certified_cascade(two, two, -two, alpha=0.1, confidence=0.9, seed=0)
+    for call in (
+        lambda: risk_interval(3, 2, 0.9),
+        lambda: error_rates_alike(0, 0, 1, 2),
+        lambda: binomial_p(2, 1, 0.1),
+    ):
+        with pytest.raises(UserFault, match="count errors among the answers given"):
+            call()
