@@ -32,10 +32,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/deptry .
 
+# mypy wants the package in a folder of its name; the link to it is outside the repository, for what walks through the
+# repository and follows links (griffe does) would never come to an end
 types: $(VENV)/.dev
-	mkdir -p $(VENV)/types && ln -sfn "$(CURDIR)" $(VENV)/types/dubito
-	$(BIN)/python -m dubito.tests.documented $(VENV)/types/pages
-	cd $(VENV)/types && "$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" dubito pages
+	folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && ln -s "$(CURDIR)" "$$folder/dubito" && \
+	$(BIN)/python -m dubito.tests.documented "$$folder/pages" && cd "$$folder" && \
+	"$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(abspath $(VENV))/mypy" dubito pages
 
 floors: $(VENV)/.dev
 	$(BIN)/lint-imports
