@@ -97,7 +97,8 @@ def semantic_entropy(clusters: ArrayLike, log_likelihoods: ArrayLike | None = No
         )
     _, members = np.unique(ids, return_inverse=True)
     masses = np.bincount(members, weights=_weights(log_likelihoods, len(ids)))
-    shares = masses[masses > 0] / masses.sum()
+    shares = masses / masses.sum()
+    shares = shares[shares > 0]  # after the division, which can round to 0
     # keep rounding within the range; a single cluster would give −0
     return max(0.0, min(math.fsum(-shares * np.log(shares)), math.log(len(shares))))
 
