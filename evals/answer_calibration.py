@@ -16,13 +16,15 @@ from ..errors import UserFault, either
 from ..presenters.blocks import Block, Cell, Row, Table, Words, num
 from ..presenters.words import counted, figure
 from ..resources.opening import check_corpus
-from ..state.calibration import AnswerCalibration, identity, settings_of
+from ..state.calibration import AnswerCalibration, Combination, identity, settings_of
 from ..state.mixins import AnsweringContext, CorpusContext
 from ..uncertainty.conformal import conformal_threshold, fewest_right
 from ..uncertainty.risk_control import (
     certified_threshold,
     conformal_risk_threshold,
+    learning_part,
     least_certified_risk,
+    logistic_regression,
     looks_alike,
     questions_needed,
     risk_interval,
@@ -34,6 +36,15 @@ T = TypeVar("T")
 
 LEVEL = 0.9
 """Level of the intervals around a risk."""
+
+COMBINED = "probability of an error"
+"""The name of the uncertainty that is combined from several signals."""
+
+MOSTLY_KNOWN = 0.9
+"""A signal is combined with others if it is known for this share of the answers."""
+
+LEAST_SPREAD = 1e-9
+"""A signal with a smaller standard deviation is constant."""
 
 LEAST_P = 0.05
 """New questions with a smaller p-value differ from those of the calibration."""
@@ -135,14 +146,19 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
 
     def calibrate(self, request: CalibrationRequest) -> CalibrationReport:
         """Find the threshold on one part of the questions, try it on the other part, and save the file."""
-        judged = request.judged(self.context)
+        judged, given = request.judged(self.context), self.given
         hashes = [hash_of(question.question) for question in request.questions]
-        answers, given = with_failures([answer_of(one) for one in judged]), self.given
         if given.check is not None:
-            return self._checked(given.check, answers, hashes)
-        if given.plan is not None:
-            return self._planned(answers, given.plan)
+            old = AnswerCalibration.load(given.check, self.graph, self.context)
+            return self._checked(old, answers_of(judged, old.combination), hashes)
+        judged_used, _ = split(judged, given.holdout, given.seed)
+        combines = self.context.uncertainty == "combined"
+        combination = learned_combination(judged_used, given.seed) if combines else None
+        answers = answers_of(judged, combination)
         used, held_back = split(answers, given.holdout, given.seed)
+        unlearned = self._unlearned(used)
+        if given.plan is not None:
+            return self._planned([*unlearned, *held_back], given.plan)
         hashes_used, _ = split(hashes, given.holdout, given.seed)
         threshold = self._threshold(used)
         tried, held = part_of(used, threshold), part_of(held_back, threshold)
@@ -152,7 +168,8 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
             settings=settings_of(self.context),
             threshold=threshold,
             guarantee=self._guarantee,
-            signal=signal_of(judged),
+            signal=COMBINED if combination else signal_of(judged),
+            combination=combination,
             alpha=self._alpha,
             confidence=given.confidence if given.risk is not None else None,
             right=request.right,
@@ -160,7 +177,7 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
             answered=tried.answered,
             errors=tried.errors,
             failed=sum(answer.failed for answer in answers),
-            uncertainties=[value if math.isfinite(value) else None for value in map(_measured, used)],
+            uncertainties=[value if math.isfinite(value) else None for value in map(_measured, unlearned)],
             hashes=hashes_used,
             corpus=request.corpus,
             context=context_with(self.context, request.corpus),
@@ -171,13 +188,20 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
             },
         )
         found.save(request.out)
-        separation = _separation(answers)
+        separation = _separation([*unlearned, *held_back])
         figures = {"auroc": separation, "held_back": held._asdict(), "held_back_risk": held.risk_interval()}
         return CalibrationReport(found, _blocks(found, tried, held, separation), figures)
 
-    def _checked(self, path: Path, answers: Sequence[JudgedAnswer], hashes: Sequence[str]) -> CalibrationReport:
+    def _unlearned(self, answers: Sequence[JudgedAnswer]) -> list[JudgedAnswer]:
+        """The answers from which no weights were learned."""
+        if self.context.uncertainty != "combined":
+            return [*answers]
+        return [answers[place] for place in learning_part(len(answers), self.given.seed)[1]]
+
+    def _checked(
+        self, old: AnswerCalibration, answers: Sequence[JudgedAnswer], hashes: Sequence[str]
+    ) -> CalibrationReport:
         """Do these answers look like those of the calibration, and how many of those it gives are wrong?"""
-        old = AnswerCalibration.load(path, self.graph, self.context)
         before = [math.inf if value is None else value for value in old.uncertainties]
         drift = looks_alike(before, [*map(_measured, answers)], self.given.seed)
         now = part_of(answers, old.threshold)
@@ -248,6 +272,9 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
                 f"None of the {len(answers)} questions to calibrate on was answered right: give more or easier "
                 "questions, a better model, or a more tolerant rule for right answers."
             )
+        if self.given.risk is None:  # certification itself leaves out what was learned from
+            answers = self._unlearned(answers)
+            right = sum(answer.right for answer in answers)
         values = np.array([answer.uncertainty for answer in answers])
         wrong = np.array([not answer.right for answer in answers])
         if not np.isfinite(values).any():
@@ -287,7 +314,7 @@ def nothing_certified(
     best = "no risk can be certified with these answers" if least is None else f"the least risk is about {least:g}"
     share = wrong.mean(axis=0).min()
     remedies = ["more questions", "a larger --risk"]
-    if any(context.uncertainty != "semantic_entropy" for context in contexts):
+    if any(context.uncertainty not in ("semantic_entropy", "combined") for context in contexts):
         remedies.append("another uncertainty (--set uncertainty=semantic_entropy)")
     return (
         f"No threshold can be certified for a risk of {given.risk:g} with confidence {given.confidence:g}: of "
@@ -295,14 +322,55 @@ def nothing_certified(
     )
 
 
-def answer_of(judged: Judged) -> JudgedAnswer:
+def answer_of(judged: Judged, combination: Combination | None = None) -> JudgedAnswer:
     """An answer in the terms of a calibration."""
     if judged is None:
         return JudgedAnswer(math.inf, right=False, failed=True)
     output, right = judged
-    uncertainty = output.get("uncertainty") or {}
-    known = uncertainty.get("value") is not None and str(output["answer"]).strip()
-    return JudgedAnswer(float(uncertainty["value"]) if known else math.inf, right)
+    value = (output.get("uncertainty") or {}).get("value")
+    if combination is not None:
+        value = combination.value(output.get("signals") or {})
+    if value is None or not str(output["answer"]).strip():
+        return JudgedAnswer(math.inf, right)
+    return JudgedAnswer(float(value), right)
+
+
+def learned_combination(judged: Sequence[Judged], seed: int) -> Combination:
+    """Weights for all signals of these answers, learned from the part of the questions that may be learned from.
+
+    Logistic regression on the standardised signals, with half the squared weights as the penalty. Raises `UserFault`
+    if that part has no right or no wrong answers.
+    """
+    places, _ = learning_part(len(judged), seed)
+    learned = [one for place in places if (one := judged[place]) is not None and one[0].get("signals")]
+    names = list(dict.fromkeys(name for output, _ in learned for name in output["signals"]))
+    rows = np.array([[output["signals"].get(name) for name in names] for output, _ in learned], dtype=np.float64)
+    rows = rows.reshape(len(learned), len(names))
+    known = np.isfinite(rows)
+    # one that often cannot be measured would leave many questions without an answer
+    kept = [column for column in range(len(names)) if known[:, column].mean() >= MOSTLY_KNOWN]
+    complete = known[:, kept].all(axis=1)
+    wrong = np.array([not right for _, right in learned], dtype=bool)[complete]
+    signals = rows[complete][:, kept]
+    if not kept or wrong.all() or not wrong.any():
+        raise UserFault(
+            f"The {counted(len(learned), 'answer')} to learn the weights of the signals from need both right and "
+            "wrong ones: give more questions, or name one uncertainty (--set uncertainty=semantic_entropy)."
+        )
+    mean, spread = signals.mean(axis=0), signals.std(axis=0)
+    spread[spread < LEAST_SPREAD] = math.inf  # a signal that is always the same tells nothing
+    features = np.column_stack([np.ones(len(wrong)), (signals - mean) / spread])
+    intercept, *weights = logistic_regression(features, wrong, [1e-6] + [1.0] * len(kept)).tolist()
+    scaled = np.array(weights) / spread
+    return Combination(
+        intercept=intercept - float(scaled @ mean),
+        weights=dict(zip([names[column] for column in kept], scaled.tolist(), strict=True)),
+    )
+
+
+def answers_of(judged: Sequence[Judged], combination: Combination | None) -> list[JudgedAnswer]:
+    """All answers in these terms, a failed question as a wrong answer that any threshold gives."""
+    return with_failures([answer_of(one, combination) for one in judged])
 
 
 def context_with(context: AnsweringContext, corpus: str | None) -> dict[str, Any]:
@@ -368,6 +436,9 @@ def _blocks(found: AnswerCalibration, used: Part, held: Part, separation: float 
     blocks += _risk(held, "among the questions held back")
     if separation is not None:
         blocks.append(Words(f"The AUROC of this uncertainty is {separation:.2f}, and 0.5 is chance."))
+    if found.combination is not None:
+        weights = ", ".join(f"{figure(weight)} for the {name}" for name, weight in found.combination.weights.items())
+        blocks.append(Words(f"It is combined from several signals with the weights {weights}."))
     if found.failed:
         failed = counted(found.failed, "question")
         blocks.append(Words(f"Warning: {failed} failed; each counts as a wrong answer that is given.", "warn"))

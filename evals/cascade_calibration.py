@@ -17,7 +17,16 @@ from ..state.context import BaseContext
 from ..state.escalate import EscalateContext
 from ..state.mixins import AnsweringContext
 from ..uncertainty.risk_control import certified_cascade
-from .answer_calibration import AnswerOptions, answer_of, context_with, nothing_certified, signal_of, split
+from .answer_calibration import (
+    COMBINED,
+    AnswerOptions,
+    answer_of,
+    context_with,
+    learned_combination,
+    nothing_certified,
+    signal_of,
+    split,
+)
 from .calibration import CalibrationReport, Judged
 
 Numbers = NDArray[np.float64]
@@ -65,11 +74,16 @@ def calibrate_cascade(
         )
     context = cascade_context(rungs)
     contexts = [rung.context for rung in rungs if isinstance(rung.context, AnsweringContext)]
-    answers = [[answer_of(judged) for judged in rung.judged] for rung in rungs]
+    used, held = (np.array(part, dtype=int) for part in split(range(len(rungs[0].judged)), given.holdout, given.seed))
+    combinations = {
+        rung.graph: learned_combination([rung.judged[place] for place in used], given.seed)
+        for rung in rungs
+        if context.uncertainty == "combined"
+    }
+    answers = [[answer_of(judged, combinations.get(rung.graph)) for judged in rung.judged] for rung in rungs]
     u = np.array([[answer.uncertainty for answer in rung] for rung in answers]).T
     wrong = np.array([[not answer.right for answer in rung] for rung in answers]).T
     tokens = np.array([rung.tokens for rung in rungs], dtype=np.float64).T
-    used, held = (np.array(part, dtype=int) for part in split(range(len(u)), given.holdout, given.seed))
     certify = partial(certified_cascade, alpha=given.risk, confidence=given.confidence, seed=given.seed)
     certified = certify(u[used], wrong[used], tokens[used])
     if certified is None:
@@ -82,7 +96,8 @@ def calibrate_cascade(
         threshold=max(certified.thresholds),
         thresholds={name: value if np.isfinite(value) else None for name, value in thresholds.items()},
         guarantee="risk",
-        signal=", ".join(dict.fromkeys(signal_of(rung.judged) for rung in rungs)),
+        combinations=combinations,
+        signal=COMBINED if combinations else ", ".join(dict.fromkeys(signal_of(rung.judged) for rung in rungs)),
         alpha=given.risk,
         confidence=given.confidence,
         right=right,

@@ -1,9 +1,11 @@
 """check_certainty: how uncertain the answer is by the signal that the settings name, and whether it is given then."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import cast
 
+from ..errors import CapabilityMissing
 from ..models.answer_stream import show_answer
 from ..models.interfaces import ChatModel, Message, Sampling
 from ..prompts import answer as prompt
@@ -26,8 +28,9 @@ async def check_certainty(state: Flow, context: AnsweringContext, resources: Res
     nats.
     semantic_entropy: the discrete entropy over the meanings of `answer_samples` answers sampled from the evidence, in
     nats (Farquhar et al., Nature 2024). disagreement: the share of these that mean something else than the answer.
-    Two answers mean the same if each entails the other. With a calibration, an answer is given iff its uncertainty is
-    known and at most the calibration's threshold.
+    Two answers mean the same if each entails the other. combined: all of these, the likelihood only if the model gives
+    log-probabilities; a calibration has the weights, and without one the uncertainty is the entropy. With a
+    calibration, an answer is given iff its uncertainty is known and at most the calibration's threshold.
     """
     update: Flow = {}
     uncertainty = state.get("uncertainty")
@@ -39,6 +42,9 @@ async def check_certainty(state: Flow, context: AnsweringContext, resources: Res
     if not context.calibration:
         return update
     calibration = await asyncio.to_thread(AnswerCalibration.load, context.calibration, context.graph, context)
+    if calibration.combination is not None:
+        value = calibration.combination.value(update["signals"])
+        uncertainty = {"signal": calibration.signal, "value": value, "threshold": None}
     decided = decision(state["answer"], uncertainty, calibration)
     show_answer(decided["answer"])
     return {**update, **decided}
@@ -58,8 +64,7 @@ def decision(answer: str, uncertainty: Uncertainty | None, calibration: AnswerCa
 
 
 def _named(context: AnsweringContext, signals: dict[str, float | None]) -> Uncertainty:
-    names = {"likelihood": LIKELIHOOD, "semantic_entropy": ENTROPY, "disagreement": DISAGREEMENT}
-    signal = names[context.uncertainty]
+    signal = {"likelihood": LIKELIHOOD, "disagreement": DISAGREEMENT}.get(context.uncertainty, ENTROPY)
     return {"signal": signal, "value": signals[signal], "threshold": None}
 
 
@@ -69,18 +74,22 @@ async def _measured(state: Flow, context: AnsweringContext, resources: Resources
     messages = prompt.messages(state["question"], state["evidence"], notes)
     if context.uncertainty in UNSAMPLED:
         return {"signals": {LIKELIHOOD: await _negative_log_likelihood(llm, messages, context)}}
+    signals: dict[str, float | None] = {}
+    if context.uncertainty == "combined" and "logprobs" in llm.capabilities:
+        with contextlib.suppress(CapabilityMissing):  # some servers announce log-probabilities and refuse to give them
+            signals[LIKELIHOOD] = await _negative_log_likelihood(llm, messages, context)
     answers = await _sampled(llm, messages, context)
     judge = await resources.judge(context)
     # the answer comes first: the first cluster is then the samples that mean the same
     entails, warnings = await entailments(judge, state["question"], [state["answer"], *answers])
-    signals: dict[str, float | None] = {ENTROPY: None, DISAGREEMENT: None}
+    signals |= {ENTROPY: None, DISAGREEMENT: None}
     meanings: dict[int, list[str]] = {}
     if answers:
         clusters = semantic_clusters(entails[1:, 1:])
         for text, cluster in zip(answers, clusters, strict=True):
             meanings.setdefault(cluster, []).append(text)
         agreeing = sum(bool(entails[0, i] and entails[i, 0]) for i in range(1, len(entails)))
-        signals = {ENTROPY: semantic_entropy(clusters), DISAGREEMENT: 1 - agreeing / len(answers)}
+        signals |= {ENTROPY: semantic_entropy(clusters), DISAGREEMENT: 1 - agreeing / len(answers)}
     return {"signals": signals, "meanings": list(meanings.values()), "warnings": warnings}
 
 

@@ -12,19 +12,22 @@ from ..state.records import Certificate
 
 async def begin_cascade(state: EscalateState, context: EscalateContext, resources: Resources) -> EscalateState:
     """The first rung."""
-    thresholds = await asyncio.to_thread(thresholds_of, context)
-    return {"next_rung": rungs_in_use(context, thresholds)[0]}
+    calibration = await asyncio.to_thread(calibration_of, context)
+    return {"next_rung": rungs_in_use(context, thresholds_of(context, calibration))[0]}
 
 
 async def assess(state: EscalateState, context: EscalateContext, resources: Resources) -> EscalateState:
     """Record what the rung did, and whether it answers: its uncertainty is at most its threshold."""
-    thresholds = await asyncio.to_thread(thresholds_of, context)
+    calibration = await asyncio.to_thread(calibration_of, context)
+    thresholds = thresholds_of(context, calibration)
     tried = state["tried"]
     rungs = rungs_in_use(context, thresholds)
     name = rungs[len(tried)]
     usage, failure = state["usage"], state["failure"] or ""
     tokens = usage["prompt_tokens"] + usage["completion_tokens"]
     uncertainty = None if failure else (state["uncertainty"] or {"value": None})["value"]
+    if calibration and name in calibration.combinations and not failure:
+        uncertainty = calibration.combinations[name].value(state["signals"])
     rung: Rung = {
         "graph": name,
         "answer": "" if failure else state["answer"],
@@ -39,9 +42,15 @@ async def assess(state: EscalateState, context: EscalateContext, resources: Reso
     }
     warnings = [f"The rung {name} failed, and the next one is taken: {failure}"] if failure else []
     left = [] if rung["certain"] else rungs[len(tried) + 1 :]
-    reached = 0 < context.max_calls <= usage["calls"] or 0 < context.max_tokens <= tokens
+    seconds = sum(node["seconds"] for node in usage["nodes"].values())
+    limits = {
+        "model calls": (usage["calls"], context.max_calls),
+        "tokens": (tokens, context.max_tokens),
+        "seconds": (seconds, context.max_seconds),
+    }
+    reached = [name for name, (spent, most) in limits.items() if 0 < most <= spent]
     if left and reached:
-        warnings.append(f"The limit of model calls or tokens was reached, so {left[0]} was not tried.")
+        warnings.append(f"The limit of {' and '.join(reached)} was reached, so {left[0]} was not tried.")
     following = left[0] if left and not reached else ""
     return {"tried": [rung], "failure": None, "warnings": warnings, "next_rung": following}
 
@@ -56,26 +65,29 @@ async def conclude(state: EscalateState, context: EscalateContext, resources: Re
     if all(rung["failure"] for rung in tried):
         raise ModelUnavailable(context.graph, len(tried), last["failure"].removesuffix("."))
     measured = state["uncertainty"]  # of the last rung that did not fail
-    threshold = next(rung["threshold"] for rung in reversed(tried) if not rung["failure"])
+    ended = next(rung for rung in reversed(tried) if not rung["failure"])
+    calibration = await asyncio.to_thread(calibration_of, context)
+    signal = calibration.signal if calibration and calibration.combinations else (measured or {"signal": ""})["signal"]
     update: EscalateState = {
         "answer": last["answer"] if last["certain"] else "",
         "withheld_answer": "" if last["certain"] else _latest(tried),
         "abstained": not last["certain"],
-        "certificate": await _certificate(context, tried),
-        "uncertainty": {**measured, "threshold": threshold} if measured else None,
+        "certificate": _certificate(calibration, tried),
+        "uncertainty": measured and {"signal": signal, "value": ended["uncertainty"], "threshold": ended["threshold"]},
     }
     show_answer(update["answer"])
     return update
 
 
-def thresholds_of(context: EscalateContext) -> dict[str, float]:
-    """The highest uncertainty at which each rung answers; a rung that the calibration leaves out is missing.
+def calibration_of(context: EscalateContext) -> CascadeCalibration | None:
+    """The calibration, read from its file, if there is one. Raises `UserFault` for a calibration of other settings."""
+    return CascadeCalibration.load(context.calibration, "escalate", context) if context.calibration else None
 
-    It may read a file. Raises `UserFault` for a calibration of other settings.
-    """
-    if not context.calibration:
+
+def thresholds_of(context: EscalateContext, calibration: CascadeCalibration | None) -> dict[str, float]:
+    """The highest uncertainty at which each rung answers; a rung that the calibration leaves out is missing."""
+    if calibration is None:
         return dict.fromkeys(context.names, context.certain_up_to)
-    calibration = CascadeCalibration.load(context.calibration, "escalate", context)
     return {name: value for name, value in calibration.thresholds.items() if value is not None}
 
 
@@ -88,10 +100,9 @@ def _latest(tried: list[Rung]) -> str:
     return next((rung["answer"] for rung in reversed(tried) if rung["answer"]), "")
 
 
-async def _certificate(context: EscalateContext, tried: list[Rung]) -> Certificate | None:
-    if not context.calibration:
+def _certificate(calibration: CascadeCalibration | None, tried: list[Rung]) -> Certificate | None:
+    if calibration is None:
         return None
-    calibration = await asyncio.to_thread(CascadeCalibration.load, context.calibration, "escalate", context)
     failed = [rung["graph"] for rung in tried if rung["failure"]]
     certificate = calibration.certificate()
     if failed:

@@ -5,6 +5,7 @@ It holds for one technique, one chat model and one set of settings; `Calibration
 
 import hashlib
 import json
+import math
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -117,10 +118,29 @@ class PenaltyCalibration(CalibrationFile):
     left_out: int
 
 
+class Combination(BaseModel):
+    """The probability that an answer is wrong: the logistic function of intercept + Σ weight · signal."""
+
+    model_config = ConfigDict(frozen=True)
+
+    intercept: FiniteFloat
+    weights: dict[str, FiniteFloat] = Field(min_length=1)
+
+    def value(self, signals: Mapping[str, float | None]) -> float | None:
+        """A probability, in [0, 1]; None if a signal is unknown."""
+        logit = self.intercept
+        for name, weight in self.weights.items():
+            signal = signals.get(name)
+            if signal is None or not math.isfinite(signal):
+                return None
+            logit += weight * signal
+        return 1 / (1 + math.exp(-min(max(logit, -700), 700)))
+
+
 class AnswerCalibration(Calibration):
     """The uncertainty up to which a graph's answers are given, and what is promised of them.
 
-    signal: the name of the uncertainty.
+    signal: the name of the uncertainty; combination: how it is reckoned, if it is a combination of several.
     guarantee: "risk": with probability `confidence`, over the calibration questions, at most the share `alpha` of the
     answers given is wrong. "kept": a right answer is withheld with probability at most `alpha`. "average": a question
     is answered wrong with probability at most `alpha`. The last two are over the calibration questions and the question
@@ -134,6 +154,7 @@ class AnswerCalibration(Calibration):
 
     guarantee: Literal["risk", "kept", "average"]
     signal: str
+    combination: Combination | None = None
     alpha: float
     confidence: float | None
     right: str
@@ -167,9 +188,14 @@ def percent(share: float) -> str:
 
 
 class CascadeCalibration(AnswerCalibration):
-    """The same for a cascade. thresholds: by rung; null for a rung that is not run; `threshold` is the highest."""
+    """The same for a cascade.
+
+    thresholds: by rung; null for a rung that is not run; `threshold` is the highest. combinations: by rung, if each
+    rung's uncertainty is a combination of several.
+    """
 
     thresholds: dict[str, float | None]
+    combinations: dict[str, Combination] = {}
 
 
 def _sha256(content: Mapping[str, Any]) -> str:

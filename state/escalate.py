@@ -66,7 +66,7 @@ class EscalateContext(AnsweringContext, ThinkingContext, RetrievalContext):
     measures_itself: ClassVar[bool] = True
     presets: ClassVar[Presets] = DF_RAG_MODELS
 
-    uncertainty: Literal["own", "likelihood", "semantic_entropy", "disagreement"] = Field(
+    uncertainty: Literal["own", "likelihood", "semantic_entropy", "disagreement", "combined"] = Field(
         default="semantic_entropy",
         title="Uncertainty of the answer",
         description="The uncertainty that every rung measures; see the rungs' own setting.",
@@ -104,6 +104,13 @@ class EscalateContext(AnsweringContext, ThinkingContext, RetrievalContext):
         le=1_000_000_000,
         title="Most tokens",
         description="No further rung after this many tokens, read and written; 0: no limit.",
+    )
+    max_seconds: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1e6,
+        title="Most seconds",
+        description="No further rung after its steps took so many seconds, those of parallel steps added; 0: no limit.",
     )
 
     @property
@@ -148,8 +155,10 @@ class EscalateContext(AnsweringContext, ThinkingContext, RetrievalContext):
                 raise ValueError(f"rung_settings of {name} may not have {min(wrong)}: all rungs share it")
             rung = rung_context(name)
             rung.unchecked(self.for_part(rung))
-        if self.calibration and (self.max_calls or self.max_tokens):
-            raise ValueError("calibration holds for runs without a limit: set max_calls and max_tokens to 0")
+        if self.calibration and (self.max_calls or self.max_tokens or self.max_seconds):
+            raise ValueError(
+                "calibration holds for runs without a limit: set max_calls, max_tokens and max_seconds to 0"
+            )
         return self
 
     def for_part(self, part: type[BaseContext]) -> Mapping[str, Any]:

@@ -255,12 +255,13 @@ class AnsweringContext(JudgeContext):
 
     measures_itself: ClassVar[bool] = False
 
-    uncertainty: Literal["own", "likelihood", "semantic_entropy", "disagreement"] = Field(
+    uncertainty: Literal["own", "likelihood", "semantic_entropy", "disagreement", "combined"] = Field(
         default="own",
         title="Uncertainty of the answer",
         description="own: what the technique itself measures. likelihood: the negative log-likelihood of the answer "
         "that the model writes from the evidence. semantic_entropy: the entropy over the meanings of answers sampled "
-        "from the evidence. disagreement: the share of these that mean something else than the answer.",
+        "from the evidence. disagreement: the share of these that mean something else than the answer. combined: all "
+        "of these, from which a calibration finds the probability of an error; the entropy until then.",
     )
     answer_samples: int = Field(
         default=10,

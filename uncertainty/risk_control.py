@@ -19,6 +19,7 @@ Classification for Deep Neural Networks (2017).
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from itertools import product
 from statistics import NormalDist
@@ -170,6 +171,16 @@ def certified_cascade(
     return calibration.certified(alpha, confidence)
 
 
+def learning_part(n: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The places of the n calibration questions that may be learned from, and of those that only test.
+
+    Whatever is learned from the first part alone, such as the weights of several signals, leaves the promise as it is.
+    """
+    drawn = np.random.default_rng(seed).permutation(n)
+    size = round(LEARNING_SHARE * n)
+    return drawn[:size], drawn[size:]
+
+
 def least_certified_risk(uncertainties: ArrayLike, wrong: ArrayLike, *, confidence: float, seed: int) -> float | None:
     """The least α, in steps of 0.01, for which a threshold or cascade could be certified from these questions.
 
@@ -290,24 +301,6 @@ def looks_alike(old: ArrayLike, new: ArrayLike, seed: int, permutations: int = 1
     return Drift((as_far + 1) / (permutations + 1), below)
 
 
-def error_rates_alike(old_errors: int, old_n: int, new_errors: int, new_n: int) -> float:
-    """Fisher's exact test, two-sided: the p-value of "the answers given are wrong as often as before".
-
-    The tables that are at most as likely as this one count.
-    """
-    for errors, n in ((old_errors, old_n), (new_errors, new_n)):
-        if not 0 <= errors <= n or not n:
-            raise UserFault(f"{errors} errors among {n} answers cannot be: count errors among the answers given.")
-    total = old_errors + new_errors
-    log_factorial = _log_factorials(old_n + new_n)
-    in_old = np.arange(max(0, total - new_n), min(old_n, total) + 1)
-    parts = (in_old, old_n - in_old, total - in_old, new_n - total + in_old)
-    log_mass = -np.sum([log_factorial[part] for part in parts], axis=0)
-    mass = np.exp(log_mass - log_mass.max())
-    observed = mass[old_errors - in_old[0]]
-    return float(mass[mass <= observed * (1 + 1e-9)].sum() / mass.sum())
-
-
 def risk_interval(errors: int, answered: int, confidence: float) -> Interval:
     """The exact two-sided confidence interval of a risk from its errors (Clopper and Pearson 1934)."""
     _check_share(confidence, "The confidence")
@@ -360,9 +353,7 @@ class _Calibration:
 
     def __init__(self, uncertainties: ArrayLike, wrong: ArrayLike, costs: ArrayLike, seed: int) -> None:
         u, errors, cost = _checked_rungs(uncertainties, wrong, costs)
-        drawn = np.random.default_rng(seed).permutation(len(u))
-        size = round(LEARNING_SHARE * len(u))
-        learning, testing = drawn[:size], drawn[size:]
+        learning, testing = learning_part(len(u), seed)
         self.testing = (u[testing], errors[testing].astype(np.float64), cost[testing])
         self.n = len(testing)
         probabilities = _error_probabilities(u[learning], errors[learning])
@@ -377,7 +368,7 @@ class _Calibration:
             [np.searchsorted(level, column) / len(level) for level, column in zip(levels, self.vectors.T, strict=True)],
             axis=1,
         )
-        self.growth, self.step = self.n / max(size, 1), max(1, round(STEP * size))
+        self.growth, self.step = self.n / max(len(learning), 1), max(1, round(STEP * len(learning)))
 
     def certified(self, alpha: float, confidence: float) -> CertifiedCascade | None:
         """The last vector of the path up to which every "R > α" is rejected; None if the first is not."""
@@ -478,18 +469,31 @@ def _error_probabilities(u: NDArray[np.float64], wrong: NDArray[np.bool_]) -> ND
     for rung in range(rungs):
         known = scores[:, : rung + 1]
         features = np.concatenate([np.ones((m, 1)), known, known**2 - 1], axis=1)
-        penalty = np.diag([1e-3] + [RIDGE] * (rung + 1) + [CURVE_RIDGE] * (rung + 1))
-        weights = np.zeros(len(penalty))
-        for _ in range(25):
-            p = _logistic(features @ weights)
-            gradient = features.T @ (p - wrong[:, rung]) + penalty @ weights
-            curvature = (features * (p * (1 - p))[:, None]).T @ features + penalty
-            change = np.clip(np.linalg.solve(curvature, gradient), -2, 2)
-            weights = weights - change
-            if np.abs(change).max() < 1e-6:
-                break
+        penalties = [1e-3] + [RIDGE] * (rung + 1) + [CURVE_RIDGE] * (rung + 1)
+        weights = logistic_regression(features, wrong[:, rung], penalties)
         estimated[:, rung] = _logistic(features @ weights)
     return estimated
+
+
+def logistic_regression(
+    features: NDArray[np.float64], wrong: NDArray[np.bool_], penalties: Sequence[float]
+) -> NDArray[np.float64]:
+    """The weights, [d], with the least negative log-likelihood + Σ penalties · weights² / 2, by Newton's method.
+
+    features: [m, d], the constant 1 among them if there is an intercept; wrong: [m] bool; P(wrong) is the logistic
+    function of features · weights.
+    """
+    penalty = np.diag(penalties)
+    weights = np.zeros(len(penalties))
+    for _ in range(25):
+        p = _logistic(features @ weights)
+        gradient = features.T @ (p - wrong) + penalty @ weights
+        curvature = (features * (p * (1 - p))[:, None]).T @ features + penalty
+        change = np.clip(np.linalg.solve(curvature, gradient), -2, 2)
+        weights = weights - change
+        if np.abs(change).max() < 1e-6:
+            break
+    return weights
 
 
 def _normal_scores(column: NDArray[np.float64]) -> NDArray[np.float64]:

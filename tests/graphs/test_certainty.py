@@ -22,7 +22,7 @@ from dubito.presenters.presenter import outcome_of
 from dubito.presenters.words import WITHHELD
 from dubito.render.facts import shown_answer
 from dubito.resources.resources import Resources
-from dubito.state.calibration import AnswerCalibration, identity, settings_of
+from dubito.state.calibration import AnswerCalibration, Combination, identity, settings_of
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import CERTIFIED, QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedJudge, ScriptedRetriever
 
@@ -138,6 +138,45 @@ async def test_the_own_signal_stays_beside_the_new_one_and_the_samples_see_what_
     asked = " ".join(message["content"] for message in llm.asked[0][0])
     assert "Lancaster lies on the Lune." in asked
     assert llm.asked[0][1].thinking
+
+
+async def test_all_signals_are_measured_to_be_combined_and_the_entropy_stands_until_they_are(tmp_path: Path) -> None:
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    signals = {
+        "negative log-likelihood": 0.75,
+        "semantic entropy": pytest.approx(entropy),
+        "disagreement": 0.25,
+    }
+    output, _ = await run(Sampled(), uncertainty="combined", answer_samples=4)
+    assert output["signals"] == signals
+    assert output["uncertainty"] == {"signal": "semantic entropy", "value": pytest.approx(entropy), "threshold": None}
+    mute, _ = await run(Sampled(capabilities=frozenset()), uncertainty="combined", answer_samples=4)
+    assert list(mute["signals"]) == ["semantic entropy", "disagreement"]
+
+    combination = Combination(intercept=-1.0, weights={"negative log-likelihood": 2.0, "disagreement": 4.0})
+    context = VanillaRagContext(uncertainty="combined", answer_samples=4, judge="embedded")
+    made = AnswerCalibration(
+        technique="vanilla_rag",
+        model=identity(context.llm),
+        settings=settings_of(context),
+        threshold=0.8,
+        combination=combination,
+        **CERTIFIED | {"signal": "probability of an error"},
+    )
+    path = tmp_path / "combined.json"
+    await asyncio.to_thread(made.save, path)
+    decided, _ = await run(Sampled(), uncertainty="combined", answer_samples=4, calibration=str(path))
+    # −1 + 2 · 0.75 + 4 · 0.25 = 1.5
+    wrong = pytest.approx(1 / (1 + math.exp(-1.5)))
+    assert decided["uncertainty"] == {"signal": "probability of an error", "value": wrong, "threshold": 0.8}
+    assert (decided["abstained"], decided["withheld_answer"]) == (True, "the Lune")
+
+
+@pytest.mark.parametrize("signals", [{"a": 1.0}, {"a": 1.0, "b": None}, {"a": 1.0, "b": math.nan}, {}])
+def test_nothing_is_combined_from_a_signal_that_is_unknown(signals: dict[str, float | None]) -> None:
+    combination = Combination(intercept=0.5, weights={"a": 1.0, "b": -1.0})
+    assert combination.value(signals) is None
+    assert combination.value({"a": 1e308, "b": 0.0, "c": None}) == 1.0
 
 
 async def test_an_uncertainty_at_the_threshold_is_certain_enough(tmp_path: Path) -> None:

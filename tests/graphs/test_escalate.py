@@ -12,7 +12,7 @@ from dubito.errors import ModelUnavailable, UserFault
 from dubito.graphs import escalate
 from dubito.nodes.escalate import assess, conclude
 from dubito.resources.resources import Resources
-from dubito.state.calibration import CascadeCalibration, identity, settings_of
+from dubito.state.calibration import CascadeCalibration, Combination, identity, settings_of
 from dubito.state.escalate import RUNGS, EscalateContext, Rung
 from dubito.tests.scripted import (
     AGREE,
@@ -83,7 +83,7 @@ async def test_an_uncertainty_at_the_limit_is_certain_enough() -> None:
 
 
 async def test_an_empty_answer_is_never_certain() -> None:
-    usage = {"calls": 1, "prompt_tokens": 5, "completion_tokens": 1}
+    usage = {"calls": 1, "prompt_tokens": 5, "completion_tokens": 1, "nodes": {}}
     state: Any = {"tried": [], "failure": None, "answer": " ", "usage": usage}
     state["uncertainty"] = {"signal": "semantic entropy", "value": 0.0, "threshold": None}
     update = await assess(state, EscalateContext(**TWO), opened(Rungs()))
@@ -104,12 +104,25 @@ async def test_of_rungs_that_are_not_certain_the_latest_answer_and_its_threshold
     assert update["uncertainty"] == {"signal": "semantic entropy", "value": 2.0, "threshold": 0.4}
 
 
-@pytest.mark.parametrize("limit", [{"max_calls": 2}, {"max_tokens": 23}])
-async def test_a_limit_ends_the_cascade(limit: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("limit", "reached"),
+    [
+        ({"max_calls": 2}, "model calls"),
+        ({"max_tokens": 23}, "tokens"),
+        ({"max_seconds": 1e-9}, "seconds"),
+        ({"max_calls": 1, "max_tokens": 24, "max_seconds": 1e-9}, "model calls and seconds"),
+    ],
+)
+async def test_a_limit_ends_the_cascade(limit: dict[str, float], reached: str) -> None:
     state, path = await run(Rungs(), **limit)
     assert path == ["prepare", "cot", "assess", "conclude"]
     assert state["abstained"]
-    assert state["warnings"] == ["The limit of model calls or tokens was reached, so vanilla_rag was not tried."]
+    assert state["warnings"] == [f"The limit of {reached} was reached, so vanilla_rag was not tried."]
+
+
+async def test_a_limit_that_is_not_reached_changes_nothing() -> None:
+    _, path = await run(Rungs(), max_calls=3, max_tokens=24, max_seconds=600.0)
+    assert path == ["prepare", "cot", "assess", "vanilla_rag", "assess", "conclude"]
 
 
 async def test_a_rung_that_fails_is_recorded_and_the_next_one_taken() -> None:
@@ -127,7 +140,9 @@ async def test_where_every_rung_fails_the_run_fails() -> None:
         await run(Rungs(broken=True), rungs="cot")
 
 
-async def calibrated(folder: Path, thresholds: dict[str, float | None], **settings: Any) -> str:
+async def calibrated(
+    folder: Path, thresholds: dict[str, float | None], more: dict[str, Any] | None = None, **settings: Any
+) -> str:
     context = EscalateContext(**{**TWO, "judge": "embedded", **settings})
     made = CascadeCalibration(
         technique="escalate",
@@ -135,7 +150,7 @@ async def calibrated(folder: Path, thresholds: dict[str, float | None], **settin
         settings=settings_of(context),
         threshold=1.0,
         thresholds=thresholds,
-        **CERTIFIED,
+        **CERTIFIED | (more or {}),
     )
     await asyncio.to_thread(made.save, folder / "c.json")
     return str(folder / "c.json")
@@ -150,6 +165,27 @@ async def test_a_calibration_has_a_threshold_for_each_rung_and_may_leave_one_out
     without = await calibrated(tmp_path, {"cot": None, "vanilla_rag": 0.0})
     state, nodes = await run(Rungs(), calibration=without)
     assert nodes == ["prepare", "vanilla_rag", "assess", "conclude"]
+
+
+async def test_a_rung_that_combines_its_signals_is_as_uncertain_as_its_own_weights_say(tmp_path: Path) -> None:
+    # no sample means what the answer means: the disagreement is 1; the entropy has no weight
+    weights = {"cot": (-1.0, 4.0), "vanilla_rag": (-3.0, 2.0)}
+    combinations = {
+        name: Combination(intercept=intercept, weights={"disagreement": weight})
+        for name, (intercept, weight) in weights.items()
+    }
+    path = await calibrated(
+        tmp_path,
+        {"cot": 0.9, "vanilla_rag": 0.3},
+        more={"combinations": combinations, "signal": "probability of an error"},
+        uncertainty="combined",
+    )
+    state, _ = await run(Rungs(with_passages=DIFFER), uncertainty="combined", judge="embedded", calibration=path)
+    sure = [1 / (1 + math.exp(-logit)) for logit in (-1 + 4, -3 + 2)]
+    assert [rung["uncertainty"] for rung in state["tried"]] == pytest.approx(sure)
+    assert [rung["certain"] for rung in state["tried"]] == [False, True]
+    named = {"signal": "probability of an error", "value": pytest.approx(sure[1]), "threshold": 0.3}
+    assert state["uncertainty"] == named
 
 
 async def test_with_a_failed_rung_nothing_is_certified(tmp_path: Path) -> None:

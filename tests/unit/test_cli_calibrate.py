@@ -181,6 +181,53 @@ def test_with_labels_that_say_nothing_no_risk_is_certified(tmp_path: Path, use: 
     assert not (tmp_path / "c.json").exists()
 
 
+def test_several_signals_are_combined_by_weights_learned_from_other_questions_than_the_test(
+    tmp_path: Path, use: Use
+) -> None:
+    """The weights are scikit-learn's, on the standardised signals of the part of the questions that is learned from."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    given = cases(200)
+    use(given)
+    write(tmp_path, given)
+    done = calibrate(tmp_path, "--json", guarantee=["--risk", "0.2"], uncertainty="combined")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["signal"] == "probability of an error"
+
+    used = [given[i] for i in halves(200, 0.25, 0)[0]]
+    drawn = np.random.default_rng(0).permutation(len(used))
+    learned, tested = ([used[i] for i in part] for part in (drawn[:30], drawn[30:]))
+
+    def signals(case: Case) -> list[float]:
+        shares = np.array([case.agreeing / 10] * (case.agreeing > 0) + [0.1] * (10 - case.agreeing))
+        return [float(-(shares * np.log(shares)).sum()), 1 - case.agreeing / 10]
+
+    rows = np.array([signals(case) for case in learned])
+    mean, spread = rows.mean(axis=0), rows.std(axis=0)
+    fit = linear_model.LogisticRegression(C=1.0, tol=1e-10, max_iter=1000)
+    fit.fit((rows - mean) / spread, [not case.right for case in learned])
+    weights = found["combination"]["weights"]
+    assert list(weights) == ["semantic entropy", "disagreement"]
+    assert list(weights.values()) == pytest.approx(fit.coef_[0] / spread, rel=1e-4)
+    expected = fit.predict_proba((np.array([signals(case) for case in tested]) - mean) / spread)[:, 1]
+    assert found["uncertainties"] == pytest.approx(expected, rel=1e-4), "those of the questions to test on"
+    sure = [case for case, value in zip(tested, expected, strict=True) if value <= found["threshold"] + 1e-6]
+    assert len(sure) > 20
+    assert sum(not case.right for case in sure) / len(sure) < 0.2
+    said = " ".join(calibrate(tmp_path, guarantee=["--risk", "0.2"], uncertainty="combined").stdout.split())
+    assert "Give an answer whose probability of an error is at most" in said
+    assert "It is combined from several signals with the weights" in said
+
+
+def test_weights_need_right_and_wrong_answers_to_learn_from(tmp_path: Path, use: Use) -> None:
+    given = [replace(case, right=True, answer=f"name{i}") for i, case in enumerate(cases(100))]
+    use(given)
+    write(tmp_path, given)
+    done = calibrate(tmp_path, guarantee=["--risk", "0.2"], uncertainty="combined")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "The 15 answers to learn the weights of the signals from need both right and wrong ones" in done.stderr
+
+
 def test_the_file_is_what_was_printed_and_loads_for_these_settings_alone(tmp_path: Path, use: Use) -> None:
     given = cases(40)
     use(given)

@@ -117,6 +117,42 @@ def test_the_thresholds_do_on_the_questions_held_back_what_is_said(tmp_path: Pat
     assert found["held_back"]["escalate"]["tokens"] < alone["tokens"] == 1000
 
 
+def test_each_rung_has_weights_of_its_own_for_its_signals(tmp_path: Path) -> None:
+    """Of each rung another signal tells whether the answer is right; the other one is noise."""
+    draw = np.random.default_rng(3)
+    systems = [
+        System(label, graph, type_(uncertainty="combined").model_dump(mode="json"))
+        for label, graph, type_ in (("plain", "vanilla_rag", VanillaRagContext), ("diverse", "df_rag", DFRagContext))
+    ]
+    results = []
+    for i in range(QUESTIONS):
+        for system, telling in zip(systems, ("disagreement", "support"), strict=True):
+            right = bool(draw.random() < RIGHT[system.graph])
+            signals = {"disagreement": float(draw.normal()), "support": float(draw.normal())}
+            signals[telling] += 0.0 if right else 3.0
+            results.append(
+                answered(
+                    system.label,
+                    f"thing {i}",
+                    f"name{i}" if right else f"other{i}",
+                    uncertainty=unsure("semantic entropy", 0.5, None),
+                    signals=signals,
+                    usage=usage(generate=(1, 98, 2, 0.1)),
+                )
+            )
+    made(tmp_path / "run", systems, questions(), results, corpus="pooled")[1].close()
+    done = calibrate(tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["signal"] == "probability of an error"
+    for graph, telling, noise in (("vanilla_rag", "disagreement", "support"), ("df_rag", "support", "disagreement")):
+        weights = found["combinations"][graph]["weights"]
+        assert weights[telling] > 0.8
+        assert weights[telling] > 2 * abs(weights[noise])
+    assert found["held_back"]["escalate"]["answered"] > 60
+    assert found["held_back"]["escalate"]["errors"] / found["held_back"]["escalate"]["answered"] < 0.15
+
+
 def test_the_file_loads_for_the_cascade_with_the_rungs_settings_alone(tmp_path: Path) -> None:
     run = evaluation(tmp_path)
     assert calibrate(run).exit_code == 0

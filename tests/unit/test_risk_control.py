@@ -14,7 +14,6 @@ from dubito.uncertainty.risk_control import (
     certified_cascade,
     certified_threshold,
     conformal_risk_threshold,
-    error_rates_alike,
     least_certified_risk,
     looks_alike,
     questions_needed,
@@ -59,15 +58,6 @@ def test_the_interval_is_clopper_pearson() -> None:
         low, high = risk_interval(errors, n, 0.9)
         assert float(tail(errors, n, Fraction(high))) == pytest.approx(0.05)
         assert 1 - float(tail(errors - 1, n, Fraction(low))) == pytest.approx(0.05)
-
-
-def test_error_rates_are_compared_by_fishers_test() -> None:
-    assert error_rates_alike(3, 4, 1, 4) == pytest.approx(34 / 70)  # the lady tasting tea
-    assert error_rates_alike(0, 5, 5, 5) == pytest.approx(2 / math.comb(10, 5))
-    for a, n, b, m in ((10, 100, 30, 90), (0, 9, 0, 3), (50, 400, 12, 77)):
-        ways = [math.comb(n, k) * math.comb(m, a + b - k) for k in range(a + b + 1)]
-        expected = Fraction(sum(way for way in ways if way <= ways[a]), math.comb(n + m, a + b))
-        assert error_rates_alike(a, n, b, m) == pytest.approx(float(expected))
 
 
 def test_the_conformal_threshold_counts_one_error_more() -> None:
@@ -331,7 +321,6 @@ def test_bad_rungs_and_counts_are_refused() -> None:
         certified_cascade(two, two, -two, alpha=0.1, confidence=0.9, seed=0)
     for call in (
         lambda: risk_interval(3, 2, 0.9),
-        lambda: error_rates_alike(0, 0, 1, 2),
         lambda: binomial_p(2, 1, 0.1),
     ):
         with pytest.raises(UserFault, match="count errors among the answers given"):
