@@ -14,6 +14,7 @@ EXAMPLES = help_lines(
     "dubito report my.run --metric accuracy --standard longbench",
     "dubito report my.run --html result.html --md result.md",
     "dubito report my.run --json",
+    "dubito report my.run --metric exact_match --split-by first --split-at 0.1,0.2,0.5",
     "dubito report my.run --trace my-system q17 q17.jsonl",
 )
 
@@ -32,6 +33,20 @@ def report(
     ] = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="The metric in which the systems are compared.")] = "f1",
     standard: AnswerStandard = "squad",
+    split_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SYSTEM", help="Also show each system's scores where this system is certain, and where it is not."
+        ),
+    ] = None,
+    split_at: Annotated[
+        str | None,
+        typer.Option(metavar="U,...", help="With --split-by: up to which uncertainties.  [default: its threshold]"),
+    ] = None,
+    split_run: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --split-by: the run that has SYSTEM.  [default: the run itself]"),
+    ] = None,
     trace: Annotated[
         tuple[str, str, Path] | None,
         typer.Option(metavar="SYSTEM QUESTION FILE", help="Only write the trace of a question, for dubito trace."),
@@ -49,4 +64,5 @@ def report(
     if trace is not None:
         save_trace(run, *trace, as_json=as_json)
         return
-    show_report(run, html, md, metric, standard, as_json=as_json)
+    split = (split_by, split_at, split_run.expanduser() if split_run else run)
+    show_report(run, html, md, metric, standard=standard, split=split, as_json=as_json)

@@ -11,8 +11,8 @@ from ..errors import UserFault, either
 from ..evals import run_folder
 from ..evals.answers import Standard
 from ..evals.reports.about import notes, state
-from ..evals.reports.summary import Pair, Section, Summary
-from ..evals.reports.tables import costs_table, means_table
+from ..evals.reports.summary import Pair, Reference, Section, Summary, reference_of
+from ..evals.reports.tables import costs_table, means_table, parted_table
 from ..evals.reports.words import called, chance, signed
 from ..evals.reports.write import PLOTS, Written, write_reports
 from ..evals.run_folder import EvaluationRun
@@ -32,14 +32,39 @@ MOST_PAIRS = 8
 
 
 def show_report(
-    folder: Path, html: Path | None, md: Path | None, metric: str, standard: Standard, *, as_json: bool
+    folder: Path,
+    html: Path | None,
+    md: Path | None,
+    metric: str,
+    *,
+    standard: Standard,
+    split: tuple[str | None, str | None, Path],
+    as_json: bool,
 ) -> None:
-    """Write the reports and show the main figures. html, md: see `write_reports`."""
+    """Write the reports and show the main figures.
+
+    html, md: see `write_reports`; split: the system to part the questions by, the thresholds, and its run.
+    """
     run = run_folder.read(folder)
+    reference = _reference(*split)
     with Store(run.results) as store, working("computing ...", as_json=as_json):
         html, md = (path and path.expanduser() for path in (html, md))
-        written = write_reports(run, store, html=html, md=md, metric=metric, standard=standard)
+        written = write_reports(run, store, html=html, md=md, metric=metric, standard=standard, reference=reference)
     show_written(console(), run, written, as_json=as_json)
+
+
+def _reference(system: str | None, thresholds: str | None, folder: Path) -> Reference | None:
+    if system is None:
+        if thresholds is not None:
+            raise UserFault("--split-at needs the system to part the questions by: give --split-by too.")
+        return None
+    try:
+        numbers = [float(part) for part in thresholds.split(",")] if thresholds is not None else []
+    except ValueError as fault:
+        raise UserFault(f"--split-at {thresholds} is no list of numbers: write it like --split-at 0.2,0.5.") from fault
+    run = run_folder.read(folder)
+    with Store(run.results) as store:
+        return reference_of(run, store, system, numbers)
 
 
 def show_written(screen: Console, run: EvaluationRun, written: Written, *, as_json: bool) -> None:
@@ -67,6 +92,9 @@ def show_summary(screen: Console, summary: Summary) -> None:
         if section.costs:
             screen.print()
             show_blocks(screen, [costs_table(section.costs)])
+        if summary.reference is not None:
+            screen.print()
+            show_blocks(screen, [parted_table(section, summary.metric, summary.reference)])
         screen.print()
     screen.print(f"{state(summary)}.")
     for note in notes(summary):
@@ -92,6 +120,7 @@ def as_object(run: EvaluationRun, written: Written) -> dict[str, Any]:
             "cost": [asdict(cost) for cost in section.costs],
             "uncertainty": [asdict(quality) for quality in section.uncertainties],
             "given": [asdict(given) for given in section.given],
+            "parts": [asdict(part) for part in section.parts],
         }
         for section in summary.sections
     ]

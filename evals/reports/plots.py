@@ -31,7 +31,7 @@ def plots_of(summary: Summary, inputs: ReportInputs) -> list[Plot]:
     plots = []
     for number, section in enumerate(summary.sections, 1):
         stem = f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', section.dataset).strip('-')[:60]}"
-        for make in (_by_dse, _levels, _overlap, _right_and_wrong, _by_step, _risk_coverage):
+        for make in (_by_dse, _levels, _overlap, _right_and_wrong, _by_step, _risk_coverage, _cost):
             if (plot := make(summary, section, inputs)) is not None:
                 name, title, note, draw = plot
                 plots.append(Plot(f"{stem}-{name}", section.dataset, title, note, draw))
@@ -173,7 +173,12 @@ def _by_step(summary: Summary, section: Section, inputs: ReportInputs) -> NamedP
 
 
 def _risk_coverage(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
-    by_system = _with_uncertainty(summary, section)
+    by_system = {
+        label: kept
+        for label, outcomes in _with_uncertainty(summary, section).items()
+        # a withheld answer is not scored
+        if (kept := [outcome for outcome in outcomes if not outcome.output.get("certificate")])
+    }
     if not by_system:
         return None
 
@@ -190,6 +195,47 @@ def _risk_coverage(summary: Summary, section: Section, inputs: ReportInputs) -> 
 
     note = "The risk of answering only the questions that a system is most certain of. Lower is better, flat is chance."
     return "risk-coverage", "Risk and coverage", note, draw
+
+
+def _cost(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
+    """What a question costs in tokens, and how good the answers are; the line joins the systems that nothing beats."""
+    metric = summary.metric
+    figures = {row.label: row.metrics[metric] for row in section.systems if metric in row.metrics}
+    costs = [
+        (cost.prompt_tokens + cost.completion_tokens, cost.system) for cost in section.costs if cost.system in figures
+    ]
+    if len(costs) < 2:
+        return None
+
+    def draw() -> Figure:
+        from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter  # noqa: PLC0415 - an extra
+
+        figure, (axis,) = panels()
+        for tokens, label in sorted(costs):
+            score = figures[label]
+            bars = [[score.mean - score.low], [score.high - score.mean]]
+            axis.errorbar([tokens], [score.mean], yerr=bars, marker="o", capsize=3, label=label_of(label))
+        best = frontier([(tokens, figures[label].mean) for tokens, label in costs])
+        axis.plot(*zip(*best, strict=True), color=INK, linewidth=0.8, zorder=0)
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.set(xlabel="tokens a question, read and written", ylabel=f"mean {called(metric)}")
+        legend(figure)
+        return figure
+
+    note = "The line joins the systems than which none is both better and cheaper. Bars: the intervals of the means."
+    return "cost", "Cost and quality", note, draw
+
+
+def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points (cost, score) with a higher score than all that cost as little or less, the cheapest first."""
+    kept: list[tuple[float, float]] = []
+    for cost, score in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not kept or score > kept[-1][1]:
+            kept.append((cost, score))
+    return kept
 
 
 def overlaps(sets: Sequence[Mapping[float, frozenset[str]]]) -> tuple[list[float], Any]:

@@ -1,9 +1,10 @@
 """A run in numbers: for each dataset the systems' means and differences, failures, costs, and uncertainty."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import UserFault, either
 from ...uncertainty.risk_control import risk_interval
@@ -138,6 +139,32 @@ class GivenAnswers:
     promise: str
 
 
+class Reference(NamedTuple):
+    """The system by whose uncertainty the questions of all systems are parted.
+
+    uncertainties: by question, of those that it answered, null where unknown; thresholds: rising. Its answers may be
+    of another run over the same questions.
+    """
+
+    system: str
+    signal: str
+    uncertainties: Mapping[str, float | None]
+    thresholds: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Parted:
+    """The mean of a metric of a system on the questions of which the reference is certain, and on the others.
+
+    certain: its uncertainty is at most the threshold; an unknown one is uncertain. None: no such question is answered.
+    """
+
+    system: str
+    threshold: float
+    certain: Figure | None
+    uncertain: Figure | None
+
+
 @dataclass(frozen=True)
 class Section:
     """A dataset. of: its number of questions before any were drawn, None if unknown; left_out: its broken records."""
@@ -155,6 +182,7 @@ class Section:
     given: Sequence[GivenAnswers]
     chosen: Sequence[Oracle]
     gaps: Sequence[GapClosed]
+    parts: Sequence[Parted] = ()
 
     def metrics(self, names: Sequence[str]) -> list[str]:
         """The metrics among `names` that some system has."""
@@ -170,13 +198,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Summary:
-    """The report of a run in numbers. metric: the metric in which the systems are compared."""
+    """The report of a run in numbers. metric: the metric in which the systems are compared; reference: see there."""
 
     run: EvaluationRun
     scores: Mapping[tuple[str, str], ScoredOutcome]
     metric: str
     standard: Standard
     sections: Sequence[Section]
+    reference: Reference | None = None
 
     @property
     def answered(self) -> int:
@@ -194,8 +223,14 @@ class Summary:
         return len(self.run.systems) * len(self.run.questions) - len(self.scores)
 
 
-def summary_of(run: EvaluationRun, store: Store, metric: str = "f1", standard: Standard = "squad") -> Summary:
-    """The summary of all outcomes so far. metric: one of `METRICS`.
+def summary_of(
+    run: EvaluationRun,
+    store: Store,
+    metric: str = "f1",
+    standard: Standard = "squad",
+    reference: Reference | None = None,
+) -> Summary:
+    """The summary of all outcomes so far. metric: one of `METRICS`; reference: to part the questions by.
 
     Raises `UserFault` for a metric that no answer of the run has, and if scipy or ir-measures is missing.
     """
@@ -210,7 +245,29 @@ def summary_of(run: EvaluationRun, store: Store, metric: str = "f1", standard: S
     sections = [
         _section(questions, datasets.get(name, {}), run, scores, metric) for name, questions in by_dataset.items()
     ]
-    return Summary(with_taken(run, scores), scores, metric, standard, sections)
+    if reference is not None:
+        sections = [replace(section, parts=_parted(section, run, scores, metric, reference)) for section in sections]
+    return Summary(with_taken(run, scores), scores, metric, standard, sections, reference)
+
+
+def reference_of(run: EvaluationRun, store: Store, system: str, thresholds: Sequence[float] = ()) -> Reference:
+    """A system of a run as the reference. thresholds: the system's own, if none are given.
+
+    Raises `UserFault` for a system that the run does not have, for one without uncertainty, and without a threshold.
+    """
+    labels = [known.label for known in run.systems]
+    if system not in labels:
+        raise UserFault(f"'{run.folder}' has no system '{system}': use {either(labels)}.")
+    outputs = {one.question: one.output for one in store.outcomes() if one.system == system and one.output is not None}
+    measured = [uncertainty for output in outputs.values() if (uncertainty := output.get("uncertainty"))]
+    if not measured:
+        raise UserFault(f"{system} measured no uncertainty in '{run.folder}': part the questions by another system.")
+    own = {uncertainty["threshold"] for uncertainty in measured} - {None}
+    chosen = sorted(set(thresholds)) or sorted(own)
+    if not chosen or not all(math.isfinite(threshold) for threshold in chosen):
+        raise UserFault(f"{system} has no threshold of its own: give some with --split-at, such as --split-at 0.2,0.5.")
+    values = {question: (output.get("uncertainty") or {}).get("value") for question, output in outputs.items()}
+    return Reference(system, measured[0]["signal"], values, chosen)
 
 
 def with_taken(run: EvaluationRun, scores: Scores) -> EvaluationRun:
@@ -257,6 +314,23 @@ def _section(
         oracles,
         [gap for oracle in oracles for gap in gaps_closed(oracle, run.systems, scores)],
     )
+
+
+def _parted(section: Section, run: EvaluationRun, scores: Scores, metric: str, reference: Reference) -> list[Parted]:
+    """Each system at each threshold of the reference."""
+    found = []
+    for system in run.systems:
+        scored = [
+            (reference.uncertainties[outcome.question], outcome.metrics[metric])
+            for outcome in of_system(scores, system.label, section.questions)
+            if outcome.question in reference.uncertainties and metric in outcome.metrics
+        ]
+        for threshold in reference.thresholds:
+            certain = [score for value, score in scored if value is not None and value <= threshold]
+            uncertain = [score for value, score in scored if value is None or value > threshold]
+            first, second = (figure_of(part, run.seed) if part else None for part in (certain, uncertain))
+            found.append(Parted(system.label, threshold, first, second))
+    return found
 
 
 def _figures(

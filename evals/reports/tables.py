@@ -7,7 +7,7 @@ from ...presenters.words import counted, shortened
 from ..reliability import UncertaintyBin
 from ..scores import JUDGED, MAIN, PLAN, RETRIEVAL, RIGHT, SEPER
 from .about import differing
-from .summary import GIVEN_LEVEL, Figure, MeanCost, Pair, Section, Summary, SystemFigures
+from .summary import GIVEN_LEVEL, Figure, MeanCost, Pair, Reference, Section, Summary, SystemFigures
 from .words import amount, called, chance, number, plain, signed
 
 LONGEST_REASON = 300
@@ -48,14 +48,14 @@ def systems_blocks(summary: Summary) -> list[Block]:
     return [Table(["system", "graph", "settings that differ between systems"], rows), *folds]
 
 
-def section_blocks(section: Section, metric: str) -> list[Block]:
-    """A dataset's means, differences, failures, costs and uncertainties. metric: systems are compared in it."""
+def section_blocks(section: Section, summary: Summary) -> list[Block]:
+    """A dataset's means, differences, failures, costs and uncertainties."""
     means = [means_table(section, metrics, title) for title, names in GROUPS if (metrics := section.metrics(names))]
     blocks: list[Block] = [*means, *([Words(ORACLE_NOTE, "dim")] if section.oracles else [])]
     if section.gaps:
         blocks.append(_gaps(section))
     if len(section.systems) > 1:
-        blocks.append(_differences(section, metric))
+        blocks.append(_differences(section, summary.metric))
     if section.failures:
         blocks.append(_failures(section))
     if section.costs:
@@ -64,7 +64,23 @@ def section_blocks(section: Section, metric: str) -> list[Block]:
         blocks.append(_given(section))
     if section.uncertainties:
         blocks.append(_uncertainties(section))
+    if summary.reference is not None:
+        blocks.append(parted_table(section, summary.metric, summary.reference))
     return blocks
+
+
+def parted_table(section: Section, metric: str, reference: Reference) -> Table:
+    """A row a system: its means on the questions of which one system is certain, and on the others."""
+    columns, rows = ["system"], []
+    for threshold in reference.thresholds:
+        columns += [f"up to {threshold:g} (n)", f"above {threshold:g} (n)"]
+    for system in section.systems:
+        parts = [part for one in section.parts if one.system == system.label for part in (one.certain, one.uncertain)]
+        cells = numbers(*("-" if part is None else f"{number(part.mean)} ({part.n})" for part in parts))
+        rows.append(Row([Cell(system.label), *cells]))
+    title = f"{called(metric)} by the uncertainty of {reference.system}"
+    note = f"{reference.signal} of {reference.system}, for the questions that it answered; unknown is above."
+    return Table(columns, rows, title, note)
 
 
 def means_table(

@@ -16,7 +16,7 @@ from .about import command, header, notes
 from .drawing import NEEDS_MATPLOTLIB, Plot, can_draw, drawn, save
 from .inputs import inputs_of
 from .plots import plots_of
-from .summary import Summary, summary_of
+from .summary import Reference, Summary, summary_of
 from .tables import section_blocks, systems_blocks
 
 HTML, MARKDOWN, PLOTS = "report.html", "report.md", "plots"
@@ -44,10 +44,12 @@ def write_reports(
     md: Path | None = None,
     metric: str = "f1",
     standard: Standard = "squad",
+    reference: Reference | None = None,
 ) -> Written:
     """Write the page, the Markdown, and a folder of plots beside the Markdown. It blocks.
 
-    html, md: their paths, by default in the run's folder; metric: the metric in which systems are compared.
+    html, md: their paths, by default in the run's folder; metric: the metric in which systems are compared; reference:
+    the system to part the questions by.
     Raises `UserFault` for a run without outcomes, for paths that cannot be written or hold another file, and if scipy
     or ir-measures is missing.
     """
@@ -55,7 +57,7 @@ def write_reports(
     for path, beginning in ((html, page.BEGINNING), (md, MARKDOWN_BEGINNING)):
         with writing(path, "report", beginning.encode()):
             pass  # a name that cannot be used is refused before anything is computed
-    summary = summary_of(run, store, metric, standard)
+    summary = summary_of(run, store, metric, standard, reference)
     if not summary.scores:
         raise UserFault(f"No question of '{run.folder}' has an outcome yet: resume the run.")
     inputs = inputs_of(run, store)
@@ -77,7 +79,7 @@ def markdown_of(summary: Summary, plots: Sequence[Plot], remark: str = "") -> st
     sentences = [*notes(summary), *([remark] if remark else [])]
     parts += [markdown([Words(sentence) for sentence in sentences]), "## Systems", markdown([systems])]
     for section in summary.sections:
-        parts += [f"## {escaped(section.dataset)}", markdown(section_blocks(section, summary.metric))]
+        parts += [f"## {escaped(section.dataset)}", markdown(section_blocks(section, summary))]
         own = [plot for plot in plots if plot.dataset == section.dataset]
         parts += [f"### {plot.title}\n\n![{plot.note}](plots/{plot.name}.png)\n\n{plot.note}" for plot in own]
     return "\n\n".join(parts) + "\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dubito.cli import app
 from dubito.evals.run_folder import System
-from dubito.tests.reported import answered, asked, dse, failed, made, trace_of, vanilla
+from dubito.tests.reported import answered, asked, dse, failed, made, trace_of, unsure, vanilla
 from typer.testing import CliRunner
 
 QUESTIONS = [asked("q1", "Ada"), asked("q2", "Paris"), asked("q3", "1978")]
@@ -49,6 +49,66 @@ def test_the_main_figures_and_where_the_reports_are(run: Path):
     assert "4 answered, 1 failed, 1 not asked yet." in out
     assert f"Wrote {run / 'report.html'} (" in out
     assert (run / "report.md").read_text().startswith("<!-- dubito report -->")
+
+
+def certain_and_not(folder: Path) -> Path:
+    """`d` is surer of q1 than of q2, and does not know how sure it is of q3; `plain` answers q1 and q3 right."""
+    found = [
+        *(answered("plain", name, answer) for name, answer in (("q1", "Ada"), ("q2", "London"), ("q3", "1978"))),
+        *(answered("d", name, "Ada", uncertainty=dse(value)) for name, value in (("q1", 0.2), ("q2", 0.9))),
+        answered("d", "q3", "1978", uncertainty=unsure("DSE", None, 0.2)),
+    ]
+    bench, store = made(folder, SYSTEMS, QUESTIONS, found)
+    with store:
+        return bench.folder
+
+
+def parts(*arguments: Any) -> list[tuple[str, float, Any, Any]]:
+    code, out, err = dubito("report", *arguments, "--json")
+    assert (code, err) == (0, "")
+    means = [
+        (one["system"], one["threshold"], one["certain"] and (one["certain"]["mean"], one["certain"]["n"]),
+         one["uncertain"] and (one["uncertain"]["mean"], one["uncertain"]["n"]))
+        for one in json.loads(out)["datasets"][0]["parts"]
+    ]  # fmt: skip
+    return means
+
+
+def test_all_systems_are_parted_by_the_uncertainty_of_one(tmp_path):
+    run = certain_and_not(tmp_path / "my.run")
+    expected = [("plain", 0.2, (1.0, 1), (0.5, 2)), ("d", 0.2, (1.0, 1), (0.5, 2))]
+    assert parts(run, "--split-by", "d") == expected, "its own threshold; an unknown uncertainty is above"
+    sweep = parts(run, "--split-by", "d", "--split-at", "1,0.1")
+    assert sweep[:2] == [("plain", 0.1, None, (pytest.approx(2 / 3), 3)), ("plain", 1.0, (0.5, 2), (1.0, 1))]
+    # the reference is of another run, which asked fewer questions
+    other, store = made(
+        tmp_path / "other.run", [vanilla("first")], QUESTIONS, [answered("first", "q2", "x", uncertainty=dse(0.1))]
+    )
+    store.close()
+    elsewhere = parts(run, "--split-by", "first", "--split-run", other.folder)
+    assert elsewhere == [("plain", 0.2, (0.0, 1), None), ("d", 0.2, (0.0, 1), None)]
+    out = dubito("report", run, "--split-by", "d", "--metric", "exact_match")[1]
+    table = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+    assert ["system", "up to 0.2 (n)", "above 0.2 (n)"] in table
+    assert ["plain", "1.000 (1)", "0.500 (2)"] in table
+    assert "EM by the uncertainty of d" in (run / "report.md").read_text()
+    assert parts(run) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--split-by", "third"], "has no system 'third': use plain or d."),
+        (["--split-by", "plain"], "plain measured no uncertainty in"),
+        (["--split-at", "0.2"], "--split-at needs the system to part the questions by: give --split-by too."),
+        (["--split-by", "d", "--split-at", "low"], "--split-at low is no list of numbers: write it like"),
+        (["--split-by", "d", "--split-at", "nan"], "give some with --split-at, such as --split-at 0.2,0.5."),
+    ],
+)
+def test_a_split_that_cannot_be_made_is_told_in_a_sentence(tmp_path, options: list[str], said: str):
+    code, _, err = dubito("report", certain_and_not(tmp_path / "my.run"), *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
 
 
 def test_differences_beyond_chance_are_named(tmp_path):

@@ -266,10 +266,10 @@ def test_nothing_is_fetched(whole):
 def test_each_figure_that_the_run_has_something_for(whole):
     bench, written = whole
     names = sorted(path.name for path in (bench.folder / "plots").iterdir())
-    kinds = ("dse", "lambda", "overlap", "risk-coverage", "steps", "uncertainty")
+    kinds = ("cost", "dse", "lambda", "overlap", "risk-coverage", "steps", "uncertainty")
     assert names == [f"1-small-{kind}.png" for kind in kinds]
     shown = page(written).every("figure")
-    assert len(shown) == 6
+    assert len(shown) == 7
     assert all(len(one.every("svg")) == 1 for one in shown)
     assert [name for name in names if f"(plots/{name})" in written.md.read_text()] == names
     assert drawing.INK not in written.html.read_text()

@@ -8,7 +8,7 @@ from dubito.errors import UserFault
 from dubito.evals.comparison import Comparison, comparison_of
 from dubito.evals.reports.about import differing
 from dubito.evals.reports.oracle import best_level
-from dubito.evals.reports.plots import by_place, overlaps
+from dubito.evals.reports.plots import by_place, frontier, overlaps
 from dubito.evals.reports.summary import Failure, Pair, Section, SystemFigures, summary_of
 from dubito.evals.run_folder import System
 from dubito.tests.reported import answered, asked, dse, failed, made, usage, vanilla
@@ -313,6 +313,11 @@ def test_the_overlap_of_chunk_sets():
 
 def test_steps_by_their_place():
     assert by_place([[1, 2], [3], [4, 5, 6]]) == [[1, 3, 4], [2, 5], [6]]
+
+
+def test_the_frontier_leaves_out_what_is_dearer_and_no_better():
+    points = [(300, 0.5), (100, 0.4), (100, 0.3), (200, 0.4), (900, 0.45), (1000, 0.6)]
+    assert frontier(points) == [(100, 0.4), (300, 0.5), (1000, 0.6)]
 
 
 # --- two runs ---
