@@ -3,6 +3,8 @@
           ┌─> plan ────────────────┐                    ┌── until none is left ──┐
 prepare ──┤                        ├──> select_lambdas ─┴─> evaluate ────────────┘ (one per distinct chunk set)
           └─> candidates (per λ) ──┘          └──> choose_lambda ──> generate
+                    ^                                    │
+                    └── the set grows on (appendix A.2) ─┘
 """
 
 from langgraph.types import Send
@@ -32,7 +34,7 @@ def build(resources: Resources | None = None) -> Machine[DFRagState, DFRagContex
     graph.add_edge("candidates", "select_lambdas")
     graph.add_conditional_edges("select_lambdas", next_evaluations, ["evaluate", "choose_lambda"])
     graph.add_edge("evaluate", "select_lambdas")
-    graph.add_edge("choose_lambda", "generate")
+    graph.add_conditional_edges("choose_lambda", grow_or_generate, ["candidates", "generate"])
     graph.add_end("generate")
     return graph
 
@@ -40,6 +42,11 @@ def build(resources: Resources | None = None) -> Machine[DFRagState, DFRagContex
 def next_evaluations(state: DFRagState) -> list[Send] | str:
     """Is a chunk set left to evaluate? All pending sets are evaluated in parallel; then λ* is chosen."""
     return [Send("evaluate", _evaluate_input(candidate, state)) for candidate in state["pending"]] or "choose_lambda"
+
+
+def grow_or_generate(state: DFRagState) -> str:
+    """Is a chunk set that grows chunk by chunk still to grow?"""
+    return "candidates" if state["incomplete"] else "generate"
 
 
 def _evaluate_input(candidate: int, state: DFRagState) -> EvaluateInput:

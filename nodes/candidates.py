@@ -10,29 +10,49 @@ from ..resources.resources import Resources
 from ..retrieval.pool import Pool
 from ..state.df_rag import CandidateSet, DFRagContext, DFRagState
 from ..state.records import Chunk
-from .choose_lambda import upper_median
+from .choose_lambda import chosen_set, upper_median
 from .evidence import by_similarity, scored_chunk, select_diverse, selectable
 
 
 async def candidates(state: DFRagState, context: DFRagContext, resources: Resources) -> DFRagState:
-    """Select k chunks for every λ of `lambdas`. Equal sets are kept once, with every λ that selects them."""
+    """Select k chunks for every λ of `lambdas`. Equal sets are kept once, with every λ that selects them.
+
+    incremental_sets: every λ adds one chunk to the set that was chosen last. The first two are selected at once, since
+    every λ begins with the chunk that is nearest to the question.
+    """
     retriever = await resources.candidates(context)
     pool = await retriever.pool(state["question"], context.top_n if context.search == "ann" else None)
-    k, warnings = selectable(pool, context.k)
+    most, warnings = selectable(pool, context.k)
+    begun = _chosen_rows(state) if context.incremental_sets else []
+    k = min(most, max(2, len(begun) + 1)) if context.incremental_sets else most
     chunks: dict[str, Chunk] = {}
     sets: list[CandidateSet] = []
+    rows: list[list[int]] = []
     if k:
         levels = context.levels()
-        rows = await select_diverse(pool, context.diversity, levels, k)
-        chunks, sets = distinct_sets(rows, levels, pool, context.chunk_order)
-    # None clears the evaluations of earlier candidates
-    return {"chunks_by_id": chunks, "candidates": sets, "evaluations": None, "warnings": warnings}  # type: ignore[typeddict-item]
+        selected = await select_diverse(pool, context.diversity, levels, k, begun)
+        chunks, sets, rows = distinct_sets(selected, levels, pool, context.chunk_order)
+    return {
+        "chunks_by_id": chunks,
+        "candidates": sets,
+        "rows": rows,
+        "incomplete": k < most,
+        "evaluations": None,  # type: ignore[typeddict-item] # None clears the evaluations of earlier candidates
+        "warnings": [] if begun else warnings,
+    }
+
+
+def _chosen_rows(state: DFRagState) -> list[int]:
+    """The rows of the set that was chosen last; none before the first choice."""
+    if state.get("lambda_star") is None:
+        return []
+    return state["rows"][chosen_set(state["lambda_star"], state["candidates"])]
 
 
 def distinct_sets(
     rows: NDArray[np.int64], lambdas: Sequence[float], pool: Pool, order: Literal["similarity", "selection"]
-) -> tuple[dict[str, Chunk], list[CandidateSet]]:
-    """The selected chunks by id, and the distinct chunk sets in the order of their smallest λ.
+) -> tuple[dict[str, Chunk], list[CandidateSet], list[list[int]]]:
+    """The selected chunks by id, the distinct chunk sets in the order of their smallest λ, and the rows of each.
 
     rows: [L, k], the pool's rows that each λ selects, in the order of selection; order: see `chunk_order`.
     """
@@ -44,4 +64,4 @@ def distinct_sets(
     for chosen, by_level in selections.items():
         ordered = chosen if order == "similarity" else by_level[upper_median(list(by_level))]
         sets.append({"lambdas": list(by_level), "chunk_ids": [chunks[row]["id"] for row in ordered]})
-    return {chunk["id"]: chunk for chunk in chunks.values()}, sets
+    return {chunk["id"]: chunk for chunk in chunks.values()}, sets, [list(chosen) for chosen in selections]

@@ -22,7 +22,7 @@ async def choose_lambda(state: DFRagState, context: DFRagContext, resources: Res
         nothing: DFRagState = {"supports": [], "lambda_star": None, "evidence": [], "incremental_context": []}
         return {**nothing, "uncertainty": missing_support([], context.evaluator)}
     lambda_star = chosen_level(supports, state["candidates"], context.sampling)
-    chosen = next(i for i, candidate in enumerate(state["candidates"]) if lambda_star in candidate["lambdas"])
+    chosen = chosen_set(lambda_star, state["candidates"])
     evaluation = {evaluation["candidate"]: evaluation for evaluation in state["evaluations"]}[chosen]
     return {
         "supports": supports,
@@ -31,6 +31,11 @@ async def choose_lambda(state: DFRagState, context: DFRagContext, resources: Res
         "incremental_context": _incremental_context(state["plan"], evaluation) if context.incremental_context else [],
         "uncertainty": missing_support(evaluation["scores"], context.evaluator),
     }
+
+
+def chosen_set(lambda_star: float | None, candidates: Sequence[CandidateSet]) -> int:
+    """The number of the set that a level selects."""
+    return next(i for i, candidate in enumerate(candidates) if lambda_star in candidate["lambdas"])
 
 
 def retrieval_supports(state: DFRagState) -> list[Support]:

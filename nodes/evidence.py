@@ -33,10 +33,15 @@ def too_few(found: int, k: int) -> list[str]:
     return []
 
 
-async def select_diverse(pool: Pool, diversity: Diversity, lambdas: Sequence[float], k: int) -> NDArray[np.int64]:
-    """The rows that gMMR or MMR selects at each of L diversity levels λ, [L, k], in the order of selection."""
+async def select_diverse(
+    pool: Pool, diversity: Diversity, lambdas: Sequence[float], k: int, begun: Sequence[int] = ()
+) -> NDArray[np.int64]:
+    """The rows that gMMR or MMR selects at each of L diversity levels λ, [L, k], in the order of selection.
+
+    begun: the rows that are selected already, the first of the k.
+    """
     levels = np.array(lambdas, dtype=np.float32)
-    return await asyncio.to_thread(SWEEPS[diversity], pool.query, pool.vectors, levels, k)
+    return await asyncio.to_thread(SWEEPS[diversity], pool.query, pool.vectors, levels, k, begun)
 
 
 def by_similarity(rows: Sequence[int], pool: Pool) -> tuple[int, ...]:

@@ -104,7 +104,9 @@ def _plan(steps: Sequence[str], title: str = "") -> Pairs:
 
 def _scores(recording: Recording, sets: Sequence[CandidateSet], plan_length: int) -> Table:
     """A row a level λ; levels that select the same set have the same scores."""
-    evaluations = [e for update in updates(recording.steps, "evaluate") for e in update.get("evaluations", [])]
+    # sets that grow are selected and evaluated several times
+    begin = max(place for place, step in enumerate(recording.steps) if step.node == "candidates")
+    evaluations = [e for update in updates(recording.steps[begin:], "evaluate") for e in update.get("evaluations", [])]
     scores: Scores = {evaluation["candidate"]: evaluation["scores"] for evaluation in evaluations}
     choice = last_update(recording.steps, "choose_lambda")
     support = {level: entry["support"] for entry in choice.get("supports", []) for level in entry["lambdas"]}

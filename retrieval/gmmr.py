@@ -40,24 +40,25 @@ SLACK = 3 * UNIT  # largest error of such vectors' dot product as a cosine, roun
 LOWEST = -2.0  # below every score
 
 
-def gmmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
+def gmmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int, begun: Sequence[int] = ()) -> Rows:
     """Rows of the k chunks that gMMR selects for each λ (DF-RAG, section 3.1), in the order of selection.
 
-    query: [d], rounded to float32; chunks: [N, d] float32, never copied; lambdas: [L] in [0, 1]. Returns [L, k].
-    λ = 1 is plain top-k. Vectors must be L2-normalised, so that dot products are cosines; only the query and the
-    selected chunks are checked. `UserFault` for other arguments, and if k is more than N.
+    query: [d], rounded to float32; chunks: [N, d] float32, never copied; lambdas: [L] in [0, 1]; begun: rows that are
+    selected already, the first of the k. Returns [L, k]. λ = 1 is plain top-k. Vectors must be L2-normalised, so that
+    dot products are cosines; only the query and the selected chunks are checked. `UserFault` for other arguments, and
+    if k is more than N.
     """
-    return _sweep(_GMMR, query, chunks, lambdas, k)
+    return _sweep(_GMMR, query, chunks, lambdas, k=k, begun=begun)
 
 
-def mmr_centroid_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
+def mmr_centroid_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int, begun: Sequence[int] = ()) -> Rows:
     """Like `gmmr_sweep`, with a cosine in place of the distance: λ·cos(q,c) − (1−λ)·cos(c, mean of the selected)."""
-    return _sweep(_MMR_CENTROID, query, chunks, lambdas, k)
+    return _sweep(_MMR_CENTROID, query, chunks, lambdas, k=k, begun=begun)
 
 
-def mmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
+def mmr_sweep(query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int, begun: Sequence[int] = ()) -> Rows:
     """Like `gmmr_sweep`, with classical MMR: λ·cos(q,c) − (1−λ)·max over the selected s of cos(c,s)."""
-    return _sweep(_MMR, query, chunks, lambdas, k)
+    return _sweep(_MMR, query, chunks, lambdas, k=k, begun=begun)
 
 
 class _Rule(NamedTuple):
@@ -98,7 +99,7 @@ class _Slab(NamedTuple):
     relevance: F32
 
 
-def _sweep(rule: _Rule, query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: int) -> Rows:
+def _sweep(rule: _Rule, query: ArrayLike, chunks: F32, lambdas: ArrayLike, *, k: int, begun: Sequence[int]) -> Rows:
     q, lams = _checked(query, chunks, lambdas, k)
     error = (chunks.shape[1] + 64) * 2.0**-24  # of a float32 cosine and of the operations from it to the score
     relevance = _products(q[None], chunks)[0]
@@ -106,9 +107,11 @@ def _sweep(rule: _Rule, query: ArrayLike, chunks: F32, lambdas: ArrayLike, k: in
         raise UserFault(f"The vector of chunk {bad[0]} has a number that is not finite: embed that chunk again.")
     head, outside = _head(chunks, relevance)
     picks = np.empty((len(lams), k), dtype=np.int64)
-    nearest = np.flatnonzero(relevance >= relevance.max() - 2 * error)
-    picks[:, 0] = _best(nearest, chunks, q, q[None].astype(np.float64), lam=1.0, rule=rule)
-    for step in range(1, k):
+    picks[:, : len(begun)] = begun
+    if not len(begun):
+        nearest = np.flatnonzero(relevance >= relevance.max() - 2 * error)
+        picks[:, 0] = _best(nearest, chunks, q, q[None].astype(np.float64), lam=1.0, rule=rule)
+    for step in range(max(1, len(begun)), k):
         sets = [
             _Set(np.array(chosen), rule.anchors(chunks[list(chosen)].astype(np.float64)), levels)
             for chosen, levels in _same_sets(picks[:, :step]).items()

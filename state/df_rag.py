@@ -88,11 +88,14 @@ class DFRagState(Flow, total=False):
     sets, in the order of their smallest λ. pending: the candidates to evaluate next. evaluations: the Evaluator's
     scores so far. supports: Retrieval Support of every evaluated set. lambda_star: the chosen λ (equation 5), null if
     nothing was retrieved. incremental_context: the plan's steps with the Evaluator's short answers (variant IC only).
+    rows: the pool's rows of each candidate set; incomplete: the sets grow chunk by chunk and have fewer than k yet.
     """
 
     plan: list[str]
     chunks_by_id: dict[str, Chunk]
     candidates: Annotated[list[CandidateSet], newest]  # a reducer: null until the node has run, [] without chunks
+    rows: list[list[int]]
+    incomplete: bool
     pending: list[int]
     evaluations: Annotated[list[Evaluation], extend]
     supports: list[Support]
@@ -173,6 +176,12 @@ class DFRagContext(AnsweringContext, ThinkingContext, FirstStageContext, Retriev
         title="Order of chunks",
         description="The order of a set's chunks in the prompts. similarity: most similar to the question first. "
         "selection: as they were selected, at the (upper) median of the λ that select the set.",
+    )
+    incremental_sets: bool = Field(
+        default=False,
+        title="Grow the set chunk by chunk",
+        description="Off: every λ selects k chunks at once. On: every λ adds one chunk to the set so far, the "
+        "Evaluator scores these sets, and the best one grows on, up to k (appendix A.2; the paper does not test it).",
     )
     max_plan_steps: int = Field(
         default=8,

@@ -70,6 +70,34 @@ def select(world: World, lam: float, k: int, diversity: str) -> list[int]:
     return chosen
 
 
+def grow(world: World, levels: Sequence[float], k: int, diversity: str) -> list[Outcome]:
+    """Appendix A.2: each level adds one chunk to the set so far, and the set with the most support grows on.
+
+    The outcome of each round. All levels begin with the nearest chunk, so the first round has sets of two.
+    """
+    chosen = select(world, levels[0], 1, diversity)
+    rounds: list[Outcome] = []
+    while not rounds or len(chosen) < min(k, len(world.chunks)):
+        grown: dict[float, list[int]] = {}
+        for lam in levels:
+            left = [row for row in range(len(world.chunks)) if row not in chosen]
+            if k == 1 or not left:
+                grown[lam] = chosen
+                continue
+            value = {row: score(world, row, chosen, lam, diversity) for row in left}
+            best = max(value.values())
+            if any(1e-9 < best - one < 1e-6 for one in value.values()):
+                raise TooClose
+            grown[lam] = [*chosen, next(row for row in left if value[row] >= best - 1e-9)]
+        supports = {frozenset(one): math.fsum(world.scores(frozenset(one))) for one in grown.values()}
+        best = max(supports.values())
+        tied = sorted(lam for lam in levels if supports[frozenset(grown[lam])] == best)
+        lambda_star = tied[len(tied) // 2]
+        chosen = grown[lambda_star]
+        rounds.append(Outcome(lambda_star, frozenset(chosen), supports))
+    return rounds
+
+
 def choose(world: World, levels: Sequence[float], k: int, diversity: str, sampling: str) -> Outcome:
     """Section 3.4 with the Tie-Breaking Gate, and appendix B.3 over the distinct sets."""
     set_of = {lam: frozenset(select(world, lam, k, diversity)) for lam in levels}

@@ -432,6 +432,66 @@ async def decided(world: reference.World, context: DFRagContext) -> Any:
     return {**state, **await choose_lambda(state, context, opened)}
 
 
+async def test_a_set_grows_chunk_by_chunk_as_the_straight_line_does() -> None:
+    luck = np.random.default_rng(21)
+    reached: Counter[str] = Counter()
+    while reached["worlds"] < 150:
+        world = world_of(luck)
+        context = DFRagContext.model_validate(
+            {
+                "evaluator": "report",
+                "incremental_sets": True,
+                "k": int(luck.integers(1, 6)),
+                "lambdas": str(luck.choice([*GRIDS])),
+                "diversity": str(luck.choice(["gmmr", "mmr_centroid", "mmr"])),
+            }
+        )
+        try:
+            expected = reference.grow(world, GRIDS[context.lambdas], context.k, context.diversity)
+            whole = reference.choose(world, GRIDS[context.lambdas], context.k, context.diversity, "uniform")
+        except reference.TooClose:
+            continue
+        opened = Resources(llm=chat(), retriever=ScriptedRetriever(world.question, world.chunks))
+        state: Any = {"question": QUESTION, "plan": ["a", "b"], "lambda_star": None, "incomplete": True}
+        for outcome in expected:
+            assert state["incomplete"]
+            state |= await candidates(state, context, opened)
+            state["evaluations"] = []
+            pending = (await select_lambdas(state, context, opened))["pending"]
+            sets = [rows_of(one["chunk_ids"]) for one in state["candidates"]]
+            state["evaluations"] = [
+                {"candidate": number, "scores": world.scores(sets[number]), "answers": []} for number in pending
+            ]
+            state |= await choose_lambda(state, context, opened)
+            supports = {rows_of(state["candidates"][i]["chunk_ids"]): sum(world.scores(sets[i])) for i in pending}
+            assert supports == outcome.supports
+            assert state["lambda_star"] == outcome.lambda_star
+            assert rows_of([chunk["id"] for chunk in state["evidence"]]) == outcome.chosen
+        assert not state["incomplete"]
+        reached["worlds"] += 1
+        reached["rounds"] += len(expected)
+        reached["another set"] += expected[-1].chosen != whole.chosen
+    assert reached["rounds"] > 250, reached
+    assert reached["another set"] > 20, reached
+
+
+async def test_a_growing_set_is_selected_evaluated_and_chosen_once_a_chunk() -> None:
+    llm = chat()
+    state, path = await run(resources(llm), incremental_sets=True, k=4)
+    assert path[0] == "prepare"
+    assert [node for node in path if node == "candidates"] == ["candidates"] * 3  # of two chunks, three and four
+    assert path.count("plan") == 1
+    assert path.count("choose_lambda") == 3
+    assert path[-2:] == ["choose_lambda", "generate"]
+    assert len(llm.calls) == 1 + path.count("evaluate") + 1
+    assert len(state["evidence"]) == 4
+    alone, short = await run(resources(chat()), incremental_sets=True, k=1)
+    assert (len(alone["evidence"]), short.count("candidates")) == (1, 1)
+    warned, _ = await run(resources(chat()), incremental_sets=True, k=50)
+    assert len(warned["evidence"]) == len(VECTORS)
+    assert sum("fewer than k = 50" in warning for warning in warned["warnings"]) == 1
+
+
 def rows_of(chunk_ids: Sequence[str]) -> frozenset[int]:
     return frozenset(int(name.removeprefix("c")) for name in chunk_ids)
 

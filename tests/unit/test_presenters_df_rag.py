@@ -162,6 +162,23 @@ def test_the_gain_over_no_chunks() -> None:
     assert [row.cells[2].level for row in table.rows] == [0.0, 0.0, 1.0, None]
 
 
+def test_of_sets_that_grow_the_last_round_is_shown() -> None:
+    def evaluated(candidate: int, score: float) -> NodeRun:
+        update = {"evaluations": [evaluation(candidate, score)]}
+        return NodeRun(f"e{candidate}", 0.0, {"candidate": candidate}, 1.0, update)
+
+    selected = step("candidates", NodeRun("c", 0.0, {}, 1.0, {"candidates": SETS, "chunks_by_id": CHUNKS}))
+    recording = recording_of("df_rag")
+    recording.steps[:] = [
+        step("plan", NodeRun("p", 0.0, {}, 1.0, {"plan": ["first"]})),
+        selected,
+        step("evaluate", evaluated(0, 1.0), evaluated(1, 4.0)),
+        selected,
+        step("evaluate", evaluated(0, 3.0)),
+    ]
+    assert [row[2] for row in cells(figures_of(recording)[1])] == ["3", "3", "-"]
+
+
 def test_the_figures_of_runs_that_ended_early() -> None:
     recording = recording_of("df_rag")
     recording.steps[:] = [step("plan", NodeRun("p", 0.0, {}, 1.0, {"plan": ["first"]}))]

@@ -66,12 +66,11 @@ def certain_and_not(folder: Path) -> Path:
 def parts(*arguments: Any) -> list[tuple[str, float, Any, Any]]:
     code, out, err = dubito("report", *arguments, "--json")
     assert (code, err) == (0, "")
-    means = [
+    return [
         (one["system"], one["threshold"], one["certain"] and (one["certain"]["mean"], one["certain"]["n"]),
          one["uncertain"] and (one["uncertain"]["mean"], one["uncertain"]["n"]))
         for one in json.loads(out)["datasets"][0]["parts"]
     ]  # fmt: skip
-    return means
 
 
 def test_all_systems_are_parted_by_the_uncertainty_of_one(tmp_path):
