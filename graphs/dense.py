@@ -6,16 +6,18 @@ prepare ─┬───────────────────┬─> r
              are given)                                └─> repeat ──┘ (once per model: is it deterministic?)
 """
 
+from typing import Any
+
 from langgraph.types import Send
 
 from ..nodes.entail import entail
-from ..nodes.given_chunks import take_given_chunks
+from ..nodes.given_chunks import take_context_chunks, take_given_chunks
 from ..nodes.measure_dse import measure_dse
 from ..nodes.rephrase import rephrase
 from ..nodes.respond import check_determinism, context_of, contexts, repeat, respond
 from ..nodes.retrieve_top_k import retrieve_top_k
 from ..resources.resources import Resources
-from ..state.dense import ORIGINAL, DenseContext, DenseInput, DenseOutput, DenseState, text_key
+from ..state.dense import ORIGINAL, DenseContext, DenseInput, DenseOutput, DenseState, PartInput, PartState, text_key
 from .wiring import Machine
 
 
@@ -26,15 +28,20 @@ def build(
 
     settings: the context class of the parent graph, if it has more settings.
     """
-    graph = Machine(DenseState, settings, DenseInput, DenseOutput, resources)
-    graph.add_prepare(take_given_chunks, check_determinism)
+    is_part = settings is not DenseContext
+    state: type[DenseState] = PartState if is_part else DenseState
+    given: Any = PartInput if is_part else DenseInput
+    graph: Machine[DenseState, DenseContext, DenseInput, DenseOutput] = Machine(
+        state, settings, given, DenseOutput, resources
+    )
+    graph.add_prepare(take_context_chunks if is_part else take_given_chunks, check_determinism)
     graph.add_steps(retrieve_top_k, rephrase, contexts, respond, repeat, entail, measure_dse)
     graph.add_conditional_edges("prepare", retrieve_or_rephrase, ["retrieve_top_k", "rephrase", "contexts"])
     graph.add_conditional_edges("retrieve_top_k", rephrase_each, ["rephrase", "contexts"])
     graph.add_edge("rephrase", "contexts")
     graph.add_conditional_edges("contexts", respond_to_each, ["respond", "repeat"])
     graph.add_path("respond", "entail", "measure_dse")
-    graph.add_end("measure_dse", is_part=settings is not DenseContext)
+    graph.add_end("measure_dse", is_part=is_part)
     graph.add_edge("repeat", "entail")
     return graph
 

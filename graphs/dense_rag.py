@@ -14,6 +14,7 @@ from langgraph.types import Send
 
 from ..nodes.best_answer import give_best_answer, update_best
 from ..nodes.classify import classify, uncertain_ids
+from ..nodes.given_chunks import take_given_context
 from ..nodes.rechunk import check_rechunker, rechunk
 from ..nodes.refine import refine
 from ..nodes.respond import ablate
@@ -21,16 +22,15 @@ from ..nodes.retrieve_top_k import retrieve_context
 from ..nodes.self_evaluate import self_evaluate
 from ..resources.resources import Resources
 from ..state.dense import ResponseInput
-from ..state.dense_rag import DenseRagContext, DenseRagOutput, DenseRagState
-from ..state.flow import Question
+from ..state.dense_rag import DenseRagContext, DenseRagInput, DenseRagOutput, DenseRagState
 from . import dense
 from .wiring import Machine, silent
 
 
-def build(resources: Resources | None = None) -> Machine[DenseRagState, DenseRagContext, Question, DenseRagOutput]:
+def build(resources: Resources | None = None) -> Machine[DenseRagState, DenseRagContext, DenseRagInput, DenseRagOutput]:
     """Wire the machine; `resources` holds live objects to use in place of what the context names."""
-    graph = Machine(DenseRagState, DenseRagContext, Question, DenseRagOutput, resources)
-    graph.add_prepare(check_rechunker)
+    graph = Machine(DenseRagState, DenseRagContext, DenseRagInput, DenseRagOutput, resources)
+    graph.add_prepare(check_rechunker, take_given_context)
     # its answers are drafts
     graph.add_node("dense", silent(dense.build(resources, DenseRagContext).compile(name="dense")))
     graph.add_steps(retrieve_context, rechunk, self_evaluate, update_best, ablate, classify, refine, give_best_answer)
@@ -74,7 +74,7 @@ def ablate_each(state: DenseRagState) -> list[Send] | str:
 
 
 def _without(chunk_id: str, state: DenseRagState) -> ResponseInput:
-    remaining = [chunk for chunk in state["chunks"] if chunk["id"] != chunk_id]
+    remaining = [chunk for chunk in state["context_chunks"] if chunk["id"] != chunk_id]
     return {"key": chunk_id, "question": state["question"], "evidence": remaining}
 
 

@@ -41,10 +41,10 @@ async def give_best_answer(state: DenseRagState, context: DenseRagContext, resou
 
 def latest_answer(state: DenseRagState) -> BestAnswer:
     """The answer of the context that was measured last."""
-    chunks = zip(state["rephrasings"], state["chunks"], strict=True)
+    chunks = zip(state["rephrasings"], state["context_chunks"], strict=True)
     return {
         "answer": state["answer"],
-        "chunk_ids": [chunk["id"] for chunk in state["chunks"]],
+        "chunk_ids": [chunk["id"] for chunk in state["context_chunks"]],
         "dse": state["dse"],
         "probed": any(rephrasing != chunk["text"] for rephrasing, chunk in chunks),
         "sufficient": state["sufficient"],
@@ -73,6 +73,6 @@ def is_low(answer: BestAnswer, context: DenseRagContext) -> bool:
 
 def budget_exhausted(state: DenseRagState, context: DenseRagContext) -> StopReason | None:
     """Why the context cannot be refined again; None if it can."""
-    if len(state["visited"]) >= state["total"]:
+    if 0 < state["total"] <= len(state["visited"]):
         return "all_visited"
     return "max_rounds" if state["round"] >= context.max_rounds else None

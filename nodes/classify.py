@@ -13,7 +13,7 @@ async def classify(state: DenseRagState, context: DenseRagContext, resources: Re
     links_with_r_0, warnings = await links(judge, state["question"], pairs)
     ablation_links = dict(zip(uncertain, links_with_r_0, strict=True))
     classified: list[ClassifiedChunk] = []
-    for i, chunk in enumerate(state["chunks"], 1):
+    for i, chunk in enumerate(state["context_chunks"], 1):
         ablation_link = ablation_links.get(chunk["id"])
         classified.append(
             {
@@ -30,7 +30,7 @@ async def classify(state: DenseRagState, context: DenseRagContext, resources: Re
 
 def uncertain_ids(state: DenseRagState) -> list[str]:
     """The ids of the uncertain chunks: W[i,0] < 1 (equation 8)."""
-    return [chunk["id"] for i, chunk in enumerate(state["chunks"], 1) if state["link"][i][0] < 1]
+    return [chunk["id"] for i, chunk in enumerate(state["context_chunks"], 1) if state["link"][i][0] < 1]
 
 
 def class_of(ablation_link: float | None, context: DenseRagContext) -> ChunkClass:

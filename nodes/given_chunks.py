@@ -6,6 +6,8 @@ from typing import Any
 from ..errors import UserFault
 from ..resources.resources import Resources
 from ..state.context import BaseContext
+from ..state.dense import PartState
+from ..state.dense_rag import DenseRagContext, DenseRagState
 from ..state.records import Chunk
 
 
@@ -16,6 +18,23 @@ async def take_given_chunks(state: Mapping[str, Any], context: BaseContext, reso
     """
     given = state.get("chunks")
     return {"given": given is not None, "evidence": [] if given is None else given_chunks(given)}
+
+
+async def take_context_chunks(state: PartState, context: BaseContext, resources: Resources) -> dict[str, Any]:
+    """Put the context of the graph that the measurement is a part of into `evidence`."""
+    return {"given": True, "evidence": given_chunks(state["context_chunks"])}
+
+
+async def take_given_context(state: DenseRagState, context: DenseRagContext, resources: Resources) -> dict[str, Any]:
+    """Make the caller's `chunks` the context C. The corpus is needed only to chunk it again and to add chunks.
+
+    Raises `UserFault` as `take_given_chunks` does, and for an empty list.
+    """
+    if (given := state.get("chunks")) is None:
+        return {}
+    if not (chunks := given_chunks(given)):
+        raise UserFault("The list of chunks is empty: give at least one, or leave chunks out to look some up.")
+    return {"context_chunks": chunks, "given": not context.adaptive and context.refinement != "full"}
 
 
 def given_chunks(given: Sequence[str | Chunk]) -> list[Chunk]:

@@ -1,15 +1,16 @@
 """refine: prune unnecessary chunks, refill near the necessary ones (DENSE section 5.2, Algorithm 3 lines 27-38)."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from ..models.interfaces import ChatModel
+from ..models.interfaces import ChatModel, Vectors
 from ..prompts import answer, passage
 from ..resources.resources import Resources
+from ..retrieval.chunking import embedding_text
 from ..retrieval.pool import Pool, cosines, nearest
-from ..state.dense_rag import DenseRagContext, DenseRagState, Refill, RefinementRound, StopReason
+from ..state.dense_rag import GIVEN, DenseRagContext, DenseRagState, Refill, RefinementRound, StopReason
 from ..state.records import Chunk
 from .evidence import scored_chunk
 
@@ -39,7 +40,7 @@ async def refine(state: DenseRagState, context: DenseRagContext, resources: Reso
         return update
     return {
         **update,
-        "chunks": chunks,
+        "context_chunks": chunks,
         "visited": {**state["visited"], **{chunk["id"]: chunk for chunk in added}},
         "round": state["round"] + 1,
         "sufficient": None,
@@ -53,7 +54,7 @@ def round_record(state: DenseRagState, pruned: Sequence[str] = (), refilled: Seq
     return {
         "number": state["round"],
         "chunking": state["chunking"],
-        "chunk_ids": [chunk["id"] for chunk in state["chunks"]],
+        "chunk_ids": [chunk["id"] for chunk in state["context_chunks"]],
         "responses": state["responses"],
         "link": state["link"],
         "dse": state["dse"],
@@ -66,7 +67,7 @@ def round_record(state: DenseRagState, pruned: Sequence[str] = (), refilled: Seq
 
 def _with_rephrasings(state: DenseRagState) -> list[Chunk]:
     """The chunks of the context with their rephrasings, so that the next measurement can reuse them."""
-    rephrased = zip(state["chunks"], state["rephrasings"], strict=True)
+    rephrased = zip(state["context_chunks"], state["rephrasings"], strict=True)
     return [{**chunk, "rephrasing": rephrasing} for chunk, rephrasing in rephrased]
 
 
@@ -77,9 +78,15 @@ async def refill(
     near = [chunk["chunk_id"] for chunk in state["classified"] if chunk["kind"] == context.refill_near]
     if context.refinement != "full" or not near:
         return [], [], []
-    retriever = await resources.retriever(context, chunker=state["chunking"])
+    retriever = await resources.retriever(context, chunker=None if state["chunking"] == GIVEN else state["chunking"])
     pool = await retriever.pool(state["question"], None)
-    refills, chunks = await asyncio.to_thread(_nearest_unvisited, pool, near, state["visited"])
+    rows = await asyncio.to_thread(rows_by_id, pool)
+    # chunks that the caller gave, or that a vector store has lost
+    strange = [chunk_id for chunk_id in near if chunk_id not in rows]
+    texts = [embedding_text(state["visited"][chunk_id]) for chunk_id in strange]
+    embedded = await (await resources.encoder(context)).embed(texts) if texts else ()
+    vectors = dict(zip(strange, embedded, strict=True))
+    refills, chunks = await asyncio.to_thread(_nearest_unvisited, pool, rows, vectors, near, state["visited"])
     warnings = []
     if above := min(len(chunks), max(0, len(remaining) + len(chunks) - context.max_chunks)):
         refills, chunks = refills[:-above], chunks[:-above]
@@ -93,16 +100,25 @@ async def refill(
     return refills[:fitting], chunks[:fitting], warnings
 
 
-def _nearest_unvisited(pool: Pool, near: Sequence[str], visited: Collection[str]) -> tuple[list[Refill], list[Chunk]]:
-    """For each chunk id in turn, the nearest chunk that is neither visited nor taken for an earlier id."""
-    rows = {pool.chunk(row)["id"]: row for row in range(len(pool))}
+def rows_by_id(pool: Pool) -> dict[str, int]:
+    """The row of each chunk of a pool by its id."""
+    return {pool.chunk(row)["id"]: row for row in range(len(pool))}
+
+
+def _nearest_unvisited(
+    pool: Pool, rows: Mapping[str, int], vectors: Mapping[str, Vectors], near: Sequence[str], visited: Collection[str]
+) -> tuple[list[Refill], list[Chunk]]:
+    """For each chunk id in turn, the nearest chunk that is neither visited nor taken for an earlier id.
+
+    vectors: by id, of the chunks that are not in the pool.
+    """
     taken = {rows[chunk_id] for chunk_id in visited if chunk_id in rows}
     refills: list[Refill] = []
     chunks: list[Chunk] = []
     for chunk_id in near:
-        if chunk_id not in rows or len(taken) == len(pool):  # an external retriever may have lost the chunk
-            continue
-        vector = pool.vectors[rows[chunk_id]]
+        if len(taken) == len(pool):
+            break
+        vector = pool.vectors[rows[chunk_id]] if chunk_id in rows else vectors[chunk_id]
         row = next(row for row in nearest(pool.vectors, vector, len(taken) + 1) if row not in taken)
         taken.add(row)
         chunks.append(scored_chunk(pool, row))

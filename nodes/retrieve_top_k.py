@@ -5,9 +5,10 @@ import asyncio
 from ..resources.resources import Resources
 from ..retrieval.pool import Pool, nearest
 from ..state.dense import DenseContext, DenseState
-from ..state.dense_rag import DenseRagContext, DenseRagState
+from ..state.dense_rag import GIVEN, DenseRagContext, DenseRagState
 from ..state.records import Chunk
 from .evidence import scored_chunk, selectable
+from .refine import rows_by_id
 from .search import search
 
 
@@ -18,7 +19,14 @@ async def retrieve_top_k(state: DenseState, context: DenseContext, resources: Re
 
 
 async def retrieve_context(state: DenseRagState, context: DenseRagContext, resources: Resources) -> DenseRagState:
-    """Make the k best fixed-size chunks the context C."""
+    """Make the caller's chunks the context C, or else the k best fixed-size chunks."""
+    if chunks := state["context_chunks"]:
+        visited = {chunk["id"]: chunk for chunk in chunks}
+        total = 0
+        if not state["given"]:
+            pool = await (await resources.retriever(context)).pool(state["question"], None)
+            total = len(await asyncio.to_thread(rows_by_id, pool) | visited)
+        return {"context_chunks": chunks, "chunking": GIVEN, "total": total, "visited": visited}
     return await top_k_context(state["question"], context.chunker, context, resources)
 
 
@@ -27,7 +35,7 @@ async def top_k_context(question: str, chunker: str, context: DenseRagContext, r
     chunks, warnings = await _top_k(question, chunker, context, resources)
     pool = await (await resources.retriever(context, chunker=chunker)).pool(question, None)
     visited = {chunk["id"]: chunk for chunk in chunks}
-    return {"chunks": chunks, "chunking": chunker, "total": len(pool), "visited": visited, "warnings": warnings}
+    return {"context_chunks": chunks, "chunking": chunker, "total": len(pool), "visited": visited, "warnings": warnings}
 
 
 async def _top_k(

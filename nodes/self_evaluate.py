@@ -10,7 +10,9 @@ async def self_evaluate(state: DenseRagState, context: DenseRagContext, resource
     """Ask the model whether the context C suffices, yes or no; any other reply counts as no."""
     llm = await resources.llm(context)
     try:
-        choice = await llm.choose(prompt.sufficient(state["question"], state["chunks"]), (prompt.YES, prompt.NO))
+        choice = await llm.choose(
+            prompt.sufficient(state["question"], state["context_chunks"]), (prompt.YES, prompt.NO)
+        )
     except ContractFault:
         warning = "The model's self-evaluation was neither yes nor no; the context counts as insufficient."
         return {"sufficient": False, "warnings": [warning]}

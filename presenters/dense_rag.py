@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 
 from ..nodes.best_answer import is_low, latest_answer, suffices
 from ..state.context import BaseContext
-from ..state.dense_rag import BestAnswer, ChunkClass, DenseRagContext, DenseRagState, StopReason
+from ..state.dense_rag import GIVEN, BestAnswer, ChunkClass, DenseRagContext, DenseRagState, StopReason
 from ..traces.recording import Recording
 from ..traces.steps import NodeRun, Step
 from . import dense
@@ -29,14 +29,16 @@ JUDGED = {True: "The model finds the context sufficient.", False: "The model fin
 
 
 def retrieve_context(step: Step) -> StepSummary:
-    """How many of the chunks were retrieved, and their similarity to the question."""
-    update = step.update
-    return StepSummary(similarities(update["chunks"], measure(step.settings), update["chunking"], update["total"]))
+    """How many of the chunks were retrieved, and their similarity to the question; or how many were given."""
+    chunks, chunking = step.update["context_chunks"], step.update["chunking"]
+    if chunking == GIVEN:
+        return StepSummary(f"{counted(len(chunks), 'chunk')} given")
+    return StepSummary(similarities(chunks, measure(step.settings), chunking, step.update["total"]))
 
 
 def measured_context(step: Step) -> StepSummary:
     """Which context is measured, and how certain its answer is."""
-    words = f"context {len(step.state['rounds']) + 1}, {counted(len(step.state['chunks']), 'chunk')}"
+    words = f"context {len(step.state['rounds']) + 1}, {counted(len(step.state['context_chunks']), 'chunk')}"
     return StepSummary(words if step.running else f"{words}: {dense.verdict(step.update)}")
 
 
@@ -76,7 +78,7 @@ def _objections(step: Step) -> list[str]:
 
 def ablate(step: Step) -> StepSummary:
     """The responses without each uncertain chunk, as they arrive."""
-    names = {chunk["id"]: (f"c_{i}", title_of(chunk)) for i, chunk in enumerate(step.state["chunks"], 1)}
+    names = {chunk["id"]: (f"c_{i}", title_of(chunk)) for i, chunk in enumerate(step.state["context_chunks"], 1)}
     responses: dict[str, str] = {}
     for run in step.ended:
         responses |= run.update["ablations"]
@@ -87,7 +89,7 @@ def ablate(step: Step) -> StepSummary:
 
 def classify(step: Step) -> StepSummary:
     """Each chunk's class, and the responses that decide it."""
-    titles = {chunk["id"]: title_of(chunk) for chunk in step.input["chunks"]}
+    titles = {chunk["id"]: title_of(chunk) for chunk in step.input["context_chunks"]}
     rows = []
     for i, chunk in enumerate(step.update["classified"], 1):
         kind, *ablation = dense.class_cells(chunk)
@@ -110,8 +112,8 @@ def refine(step: Step) -> StepSummary:
 
 def _refined(state: Mapping[str, Any], update: Mapping[str, Any], title: str = "") -> list[Block]:
     """A table of the dropped and the added chunks; empty if there are none."""
-    before = names_of(state["chunks"])
-    after = names_of(update.get("chunks", []))
+    before = names_of(state["context_chunks"])
+    after = names_of(update.get("context_chunks", []))
     record = update["rounds"][-1]
     rows = [Row([Cell("dropped", tone="bad"), Cell(before[chunk_id]), Cell("")]) for chunk_id in record["pruned"]]
     for refill in record["refilled"]:
@@ -177,8 +179,9 @@ def _contexts(steps: Sequence[Step]) -> list[_Context]:
 
 
 def _name(number: int, run: NodeRun) -> str:
-    chunks = counted(len(run.input.get("chunks") or []), "chunk")
-    return f"Context {number}, round {run.input['round']}, {chunks} by {run.input['chunking']}"
+    chunks = counted(len(run.input.get("context_chunks") or []), "chunk")
+    made = GIVEN if run.input["chunking"] == GIVEN else f"by {run.input['chunking']}"
+    return f"Context {number}, round {run.input['round']}, {chunks} {made}"
 
 
 def _bars(names: Sequence[str], contexts: Sequence[_Context]) -> Bars:
@@ -193,10 +196,10 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
     """Every context."""
     for step in recording.steps:
         update = step.update
-        if step.node in {"retrieve_context", "rechunk"} and "chunks" in update:
-            yield RetrievalStep.whole(f"{step.node.partition('_')[0]} ({update['chunking']})", update["chunks"])
-        elif step.node == "refine" and "chunks" in update:
-            yield RetrievalStep.whole(f"refine, round {update['round']}", update["chunks"])
+        if step.node in {"retrieve_context", "rechunk"} and "context_chunks" in update:
+            yield RetrievalStep.whole(f"{step.node.partition('_')[0]} ({update['chunking']})", update["context_chunks"])
+        elif step.node == "refine" and "context_chunks" in update:
+            yield RetrievalStep.whole(f"refine, round {update['round']}", update["context_chunks"])
 
 
 presenter = Presenter(

@@ -72,6 +72,18 @@ class DenseState(Flow, DseFigures, total=False):
     response_by_key: Annotated[dict[str, str], merge]
 
 
+class PartInput(Question):
+    """The input of the measurement as a part of another graph: the chunks that this graph measures."""
+
+    context_chunks: list[Chunk]
+
+
+class PartState(DenseState, total=False):
+    """The state of the measurement as a part of another graph."""
+
+    context_chunks: Annotated[list[Chunk], EphemeralValue(list)]
+
+
 class RephraseInput(TypedDict):
     """The input of one rephrasing."""
 

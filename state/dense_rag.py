@@ -1,13 +1,14 @@
 """State and context of `dense_rag`."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NotRequired
 
+from langgraph.channels import EphemeralValue
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from .context import PRESET, Presets, names_no_resource, unused_with
 from .dense import DenseContext, DseFigures
-from .flow import Answered, Flow
+from .flow import Answered, Flow, Question
 from .records import Chunk, extend, merge
 
 ChunkClass = Literal["certain", "necessary", "unnecessary"]
@@ -79,18 +80,32 @@ class BestAnswer(TypedDict):
     sufficient: bool | None
 
 
+GIVEN = "given"
+"""In place of the chunker's name, of chunks that the caller gave."""
+
+
+class DenseRagInput(Question):
+    """A question, and the chunks to begin with. Without chunks, these are the k nearest chunks of the corpus."""
+
+    chunks: NotRequired[list[str | Chunk] | None]
+
+
 class DenseRagState(Flow, DseFigures, total=False):
     """The state of DENSE-RAG; the inherited figures are those of the latest context.
 
-    chunks: the context C to measure; chunking: the chunker of these chunks; total: the number of chunks it made;
-    visited: all chunks that have been in the context since then, by id;
+    chunks: the caller's chunks; given: the caller gave some, and the corpus is not needed; context_chunks: the context
+    C to measure;
+    chunking: the chunker of C, `GIVEN` for the caller's chunks; total: the number of chunks that C can be made from, 0
+    if there is no corpus; visited: all chunks that have been in the context since then, by id;
     round: refinements so far; rechunked: whether the corpus was chunked again by meaning;
     sufficient: the self-evaluation of this context, null before it is asked; best: see `BestAnswer`;
     ablations: ar_i by chunk id; classified: the chunks of this context by class;
     stop_reason: null while the run goes on; rounds: all earlier contexts.
     """
 
-    chunks: list[Chunk]
+    chunks: Annotated[list[str | Chunk] | None, EphemeralValue(list)]
+    given: bool
+    context_chunks: list[Chunk]
     chunking: str
     total: int
     visited: dict[str, Chunk]

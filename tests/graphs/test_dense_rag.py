@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dubito.errors import ContextOverflow, ContractFault, ModelFault, ModelUnavailable
+from dubito.errors import ContextOverflow, ContractFault, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import dense_rag
 from dubito.models.interfaces import Vectors
 from dubito.nodes.refine import how_many_fit
@@ -24,10 +24,17 @@ from dubito.tests.graphs import dense_reference as reference
 from dubito.tests.scripted import QUESTION, Reader, ScriptedEncoder, ScriptedJudge, ScriptedRetriever, unit, walk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from langgraph.checkpoint.memory import InMemorySaver
 
 FIXED = {"fixed 0": 0, "fixed 1": 5, "fixed 2": 10, "fixed 3": 15}
 SEMANTIC = {"s0": 0, "s1": 10, "s2": -20, "s3": 30, "s4": -45, "s5": 60}
 """Chunks and their angle to the question, in degrees. With k = 3, s3 is the nearest unvisited chunk to s1, s4 to s2."""
+
+GIVEN: list[Any] = ["mine 0", {"id": "c1", "title": "T1", "text": "fixed 1"}, {"id": "own", "text": "mine 2"}]
+"""Chunks of a caller: two of its own, and one of the corpus."""
+
+MINE = {"mine 0": 0, "mine 2": 16}
+"""The angles of the caller's own chunks. Of the corpus "fixed 3" is the nearest to "mine 2"."""
 
 START_NODES = ["prepare", "retrieve_context", "dense"]
 RECHUNKED = [*START_NODES, "rechunk", "dense+self_evaluate", "update_best"]
@@ -86,7 +93,9 @@ class TwoCuts(Resources):
     def __init__(
         self, llm: Reader, judge: ScriptedJudge, fixed: ScriptedRetriever, semantic: ScriptedRetriever
     ) -> None:
-        super().__init__(llm=llm, encoder=ByText(fixed, semantic), judge=judge)
+        encoder = ByText(fixed, semantic)
+        encoder.vectors |= {text: unit([at(angle)])[0] for text, angle in MINE.items()}
+        super().__init__(llm=llm, encoder=encoder, judge=judge)
         self.fixed, self.semantic = fixed, semantic
 
     async def retriever(self, context: CorpusContext, *, chunker: str | None = None) -> ScriptedRetriever:
@@ -94,8 +103,11 @@ class TwoCuts(Resources):
 
 
 def cut(angles: Mapping[str, float]) -> ScriptedRetriever:
-    vectors = [[math.cos(math.radians(angle)), math.sin(math.radians(angle))] for angle in angles.values()]
-    return ScriptedRetriever([1.0, 0.0], vectors, list(angles))
+    return ScriptedRetriever([1.0, 0.0], [at(angle) for angle in angles.values()], list(angles))
+
+
+def at(angle: float) -> list[float]:
+    return [math.cos(math.radians(angle)), math.sin(math.radians(angle))]
 
 
 def machine(
@@ -133,12 +145,14 @@ async def run(
     judge: ScriptedJudge | None = None,
     fixed: Mapping[str, float] = FIXED,
     semantic: Mapping[str, float] = SEMANTIC,
+    *,
     llm: Reader | None = None,
+    given: list[Any] | None = None,
     **context: Any,
 ) -> Ran:
     llm = llm or story.reader()
     graph = machine(llm, judge, fixed, semantic)
-    state, path, inner = await walk(graph, {"question": QUESTION}, {"k": 3, **context})
+    state, path, inner = await walk(graph, {"question": QUESTION, "chunks": given}, {"k": 3, **context})
     return Ran(state, path, inner, llm)
 
 
@@ -155,6 +169,69 @@ def measured(rephrased: int, answered: int, *, repeat: bool = False) -> list[str
 
 ONE_OF_FOUR = -(3 * math.log(3 / 4) + math.log(1 / 4)) / 4
 """The DSE of four responses, one of which is linked to no other."""
+
+
+# --- from chunks that the caller gives ---
+
+
+async def test_the_given_chunks_are_measured_and_refined_with_chunks_of_the_corpus() -> None:
+    story = Story(wavering={"mine 0", "mine 2"}, needed={"mine 2"}, settling={"fixed 3"}, enough={"fixed 3"})
+    ran = await run(story, given=GIVEN, adaptive=False)
+    first, *_ = ran.rounds
+    assert (first["chunking"], first["chunk_ids"]) == ("given", ["given#1", "c1", "own"])
+    assert first["pruned"] == ["given#1"]
+    assert [(refill["near"], refill["chunk_id"]) for refill in first["refilled"]] == [("own", "c3")]
+    assert first["refilled"][0]["similarity"] == pytest.approx(math.cos(math.radians(1)), abs=1e-6)
+    assert ran.texts == ["fixed 1", "mine 2", "fixed 3"]
+    assert (ran.state["answer"], ran.state["stop_reason"]) == ("settled", "accepted")
+    # 2 of its own and the 4 of the corpus
+    assert (ran.state["total"], len(ran.state["visited"])) == (6, 4)
+
+
+async def test_given_chunks_with_an_uncertain_answer_give_way_to_the_corpus_chunked_anew() -> None:
+    ran = await run(Story(wavering={"mine 0"}, settling={"s0"}, enough={"s0"}), given=GIVEN)
+    assert ran.path == [*RECHUNKED, "give_best_answer"]
+    assert [record["chunking"] for record in ran.rounds] == ["given", DenseRagContext().rechunker]
+    assert ran.texts == ["s0", "s1", "s2"]
+
+
+async def test_a_certain_answer_from_given_chunks_ends_the_run() -> None:
+    ran = await run(Story(), given=["mine 0"])
+    assert ran.path == [*START_NODES, "give_best_answer"]
+    assert ran.texts == ["mine 0"]
+
+
+async def test_where_given_chunks_are_only_dropped_no_corpus_is_opened() -> None:
+    llm = Story(wavering={"mine 0", "mine 2"}, needed={"mine 2"}, enough={"mine 2"}).reader()
+    opened = Resources(llm=llm, judge=ScriptedJudge())
+    graph: Any = dense_rag.build(opened).compile()
+    context = DenseRagContext(corpus="none.index", adaptive=False, refinement="prune", accept="either")
+    given = ["mine 0", "mine 2"]
+    output = await graph.ainvoke({"question": QUESTION, "chunks": given}, context=context)
+    assert [chunk["text"] for chunk in output["evidence"]] == given
+    assert output["stop_reason"] == "accepted"
+
+
+async def test_the_next_question_of_a_thread_has_its_own_chunks() -> None:
+    graph = machine(Story().reader(), checkpointer=InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    first = await graph.ainvoke({"question": QUESTION, "chunks": ["mine 0"]}, thread, context={"k": 3})
+    second = await graph.ainvoke({"question": QUESTION}, thread, context={"k": 3})
+    assert [chunk["text"] for chunk in first["evidence"]] == ["mine 0"]
+    assert [chunk["text"] for chunk in second["evidence"]] == ["fixed 0", "fixed 1", "fixed 2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "The list of chunks is empty: give at least one, or leave chunks out to look some up."),
+        ([""], "Chunk 1 has no text"),
+        ("mine 0", "The chunks are not a list"),
+    ],
+)
+async def test_given_chunks_that_are_none_are_refused(given: Any, said: str) -> None:
+    with pytest.raises(UserFault, match=said):
+        await run(Story(), given=given)
 
 
 # --- without refinement ---

@@ -234,7 +234,12 @@ def dense_rag_case(**context: Any) -> Case:
 
 
 def found(state: Any) -> dict[str, Any]:
-    return {"chunk_ids": [chunk["id"] for chunk in state["chunks"]], "dse": 1.0, "probed": True, "sufficient": None}
+    return {
+        "chunk_ids": [chunk["id"] for chunk in state["context_chunks"]],
+        "dse": 1.0,
+        "probed": True,
+        "sufficient": None,
+    }
 
 
 FOUND = ["a", "b", "c", "d"]

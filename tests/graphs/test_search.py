@@ -143,7 +143,7 @@ async def test_dense_measures_what_the_words_find(corpus: str) -> None:
     resources, _ = opened()
     context = DenseRagContext(corpus=corpus, chunker="words:100", first_stage="bm25", k=2)
     cut_again = await top_k_context(QUESTION, "words:2", context, resources)
-    assert [chunk["text"].strip() for chunk in cut_again["chunks"]] == ["tide weir", "tide weir"]
+    assert [chunk["text"].strip() for chunk in cut_again["context_chunks"]] == ["tide weir", "tide weir"]
     assert cut_again["total"] == sum(-(-len(text.split()) // 2) for text in TEXTS.values())
 
 

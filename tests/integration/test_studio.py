@@ -59,6 +59,7 @@ CONTEXTS |= {f"{name}_chat": CONTEXTS[name] for name in graph_names() if name !=
 INPUTS = {
     **{name: {"messages"} for name in CONTEXTS if name.endswith("_chat")},
     "dense": {"question", "chunks"},
+    "dense_rag": {"question", "chunks"},
     "neighbourhood": {"question", "query"},
     "seper": {"question", "answers", "chunks"},
 }

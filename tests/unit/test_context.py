@@ -293,7 +293,12 @@ def test_the_schemas_of_every_exported_graph_are_there(name: str) -> None:
     graph = exported(name)
     assert graph.name == name
     assert graph.checkpointer is None
-    more = {"dense": {"chunks"}, "neighbourhood": {"query"}, "seper": {"answers", "chunks"}}.get(name, set())
+    more = {
+        "dense": {"chunks"},
+        "dense_rag": {"chunks"},
+        "neighbourhood": {"query"},
+        "seper": {"answers", "chunks"},
+    }.get(name, set())
     given = {"messages"} if name.endswith("_chat") else {"question", *more}
     assert set(graph.get_input_jsonschema()["properties"]) == given
     assert set(graph.get_input_jsonschema()["required"]) == given - {"chunks", "query"}

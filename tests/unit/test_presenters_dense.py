@@ -231,7 +231,7 @@ def best(dse: float, *, sufficient: bool | None = True, probed: bool = True) -> 
 def measured(dse: float, before: dict[str, Any] | None, *, sufficient: bool | None = True) -> dict[str, Any]:
     chunk = {"id": "c", "doc_id": "d", "title": "T", "text": "t"}
     figures = {"answer": "a", "rephrasings": ["u"], "dse": dse, "sufficient": sufficient}
-    return {"chunks": [chunk], **figures, "best": before}
+    return {"context_chunks": [chunk], **figures, "best": before}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_self_evaluation_that_says_neither_yes_nor_no() -> None:
 
 def test_a_refinement_that_ends_the_run_says_why() -> None:
     update = {"rounds": ONE_ROUND, "stop_reason": "unchanged"}
-    summary = summary_of(step_of("dense_rag", "refine", None, {"chunks": []}, update))
+    summary = summary_of(step_of("dense_rag", "refine", None, {"context_chunks": []}, update))
     assert (summary.words, list(summary.blocks)) == (
         "0 dropped, 0 added; the run ends: refinement changed nothing",
         [],
