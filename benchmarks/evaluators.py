@@ -17,12 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dubito.errors import ContractFault
 from dubito.models.interfaces import ChatModel, Message
+from dubito.nodes.evaluate import score_by_report
 from dubito.prompts import unparsed
 from dubito.resources.opening import open_chat_model
+from dubito.state.df_rag import DFRagContext, EvaluateInput
 from dubito.state.records import Chunk
 
 YES_NO = ("yes", "no")
+AT_ONCE = 8
 
 
 def chunks(record: dict[str, Any], *, gold: bool) -> list[Chunk]:
@@ -43,13 +47,26 @@ async def ratings(llm: ChatModel, question: str, passages: list[Chunk]) -> dict[
     with_set, without = await asyncio.gather(
         llm.score(unparsed.likelihood(passages), [question]), llm.score(unparsed.likelihood([]), [question])
     )
+    few_shot, zero_shot = [await reported(llm, question, passages, examples=examples) for examples in (True, False)]
     return {
+        "written report, three worked examples": few_shot,
+        "written report, no examples": zero_shot,
         "0-5, the likeliest": float(rated.best),
         "0-5, expected": sum(int(option) * p for option, p in rated.probabilities.items()),
         "yes or no": asked.probabilities["yes"],
         "likelihood of the step with the set": with_set.means[0],
         "likelihood gain over no set": with_set.means[0] - without.means[0],
     }
+
+
+async def reported(llm: ChatModel, question: str, passages: list[Chunk], *, examples: bool) -> float:
+    """The score in a written report; 0 if it cannot be read, as in DF-RAG."""
+    state: EvaluateInput = {"plan": [question], "candidate": 0, "chunks": passages}
+    try:
+        scores, _ = await score_by_report(state, DFRagContext(evaluator="report", report_examples=examples), llm)
+    except ContractFault:
+        return 0.0
+    return scores[0]
 
 
 def auroc(gold: Sequence[float], distractors: Sequence[float]) -> float:
@@ -68,10 +85,13 @@ async def table(data: Path, questions: int, name: str) -> str:
     lines = (data / "hotpotqa" / "dev_distractor_hf.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines[:questions]]
     llm = open_chat_model(name)
-    found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
-    for record in records:
-        for gold in (True, False):
-            found[gold].append(await ratings(llm, record["question"], chunks(record, gold=gold)))
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def rate(record: dict[str, Any], *, gold: bool) -> dict[str, float]:
+        async with at_once:
+            return await ratings(llm, record["question"], chunks(record, gold=gold))
+
+    found = {gold: await asyncio.gather(*(rate(record, gold=gold) for record in records)) for gold in (True, False)}
     rows = [
         f"| {evaluator} | {auroc(*pair):.2f} | {paired(*pair):.2f} |"
         for evaluator in found[True][0]

@@ -29,7 +29,7 @@ def too_few(found: int, k: int) -> list[str]:
     if not found:
         return ["The retriever found no chunks; the answer is made without evidence."]
     if found < k:
-        return [f"There are only {found} chunks to select from, fewer than k = {k}; all are used."]
+        return [f"Fewer chunks than k = {k} were found: {found}. All of them are used."]
     return []
 
 

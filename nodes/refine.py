@@ -138,8 +138,13 @@ async def how_many_fit(
     window = await llm.window()
     if window is None or not added:
         return len(added)
-    prompt = await llm.count([message["content"] for message in answer.messages(question, [])])
-    sizes = await llm.count([passage(chunk) for chunk in [*remaining, *added]])
-    longer_rephrasing = max(sizes) // 2
-    free = window - context.max_answer_tokens - MARGIN - sum(prompt) - sum(sizes[: len(remaining)]) - longer_rephrasing
+    prompt = [message["content"] for message in answer.messages(question, [])]
+    texts = [passage(chunk) for chunk in [*remaining, *added]]
+    free = window - context.max_answer_tokens - MARGIN
+    lengths = [len(text.encode("utf-8", "surrogatepass")) + 1 for text in [*prompt, *texts]]
+    if sum(lengths) + max(lengths) // 2 <= free:  # a text has hardly more tokens than bytes
+        return len(added)
+    counts = await llm.count([*prompt, *texts])
+    sizes = counts[len(prompt) :]
+    free -= sum(counts[: len(prompt)]) + sum(sizes[: len(remaining)]) + max(sizes) // 2
     return int(np.count_nonzero(np.cumsum(sizes[len(remaining) :]) <= free))

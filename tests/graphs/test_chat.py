@@ -97,7 +97,7 @@ async def test_a_thread_remembers_the_conversation_and_counts_each_question_anew
 
 async def test_without_a_context_the_defaults_hold() -> None:
     found = await machine(model()).ainvoke(WHICH)
-    assert "fewer than k = 5" in found["warnings"][0]
+    assert "Fewer chunks than k = 5" in found["warnings"][0]
     assert found["messages"][-1].response_metadata["warnings"] == found["warnings"]
 
 

@@ -190,7 +190,7 @@ async def test_fewer_chunks_than_k() -> None:
     state, path, _ = await walk(graph, {"question": QUESTION})
     assert path[2:] == ["rephrase*3", "contexts", "repeat+respond*4", "entail", "measure_dse"]
     assert len(state["link"]) == 4
-    assert state["warnings"] == ["There are only 3 chunks to select from, fewer than k = 5; all are used."]
+    assert state["warnings"] == ["Fewer chunks than k = 5 were found: 3. All of them are used."]
 
 
 async def test_nothing_found_is_answered_but_not_certain() -> None:

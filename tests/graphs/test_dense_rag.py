@@ -644,6 +644,21 @@ async def test_only_as_many_are_added_as_fit() -> None:
     assert enough[1] > prompt + DenseRagContext().max_answer_tokens
 
 
+async def test_tokens_are_counted_in_one_request_and_not_at_all_where_the_bytes_fit() -> None:
+    requests: list[int] = []
+
+    class Counting(Reader):
+        async def count(self, texts: Sequence[str]) -> list[int]:
+            requests.append(len(texts))
+            return await super().count(texts)
+
+    chunks = [cut(SEMANTIC).chunk(row) for row in range(6)]
+    for window, added in ((100_000, 2), (250, 2), (140, 0)):
+        llm = Counting(context_window=window)
+        assert await how_many_fit(QUESTION, chunks[:-2], chunks[-2:], DenseRagContext(), llm) == added, window
+    assert requests == [2 + 6] * 2
+
+
 async def test_half_of_the_longest_chunk_stays_free_for_its_rephrasing() -> None:
     short = [cut(SEMANTIC).chunk(row) for row in range(3)]
     long: list[Chunk] = [{**short[0], "id": "long", "text": "word " * words} for words in (100, 120)]
@@ -665,7 +680,7 @@ async def test_one_chunk() -> None:
     ran = await run(unsure(wavering={"s0"}, needed={"s0"}), fixed={"fixed 0": 0}, semantic={"s0": 0})
     assert ran.path == [*RECHUNKED, "give_best_answer"]
     assert (ran.state["stop_reason"], ran.state["dse"]) == ("all_visited", pytest.approx(math.log(2)))
-    assert [warning for warning in ran.state["warnings"] if "only 1 chunks" in warning]
+    assert [warning for warning in ran.state["warnings"] if "Fewer chunks than k = 3 were found: 1." in warning]
 
 
 async def test_the_only_chunk_is_ablated_to_no_context() -> None:

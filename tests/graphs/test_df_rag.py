@@ -489,7 +489,7 @@ async def test_a_growing_set_is_selected_evaluated_and_chosen_once_a_chunk() -> 
     assert (len(alone["evidence"]), short.count("candidates")) == (1, 1)
     warned, _ = await run(resources(chat()), incremental_sets=True, k=50)
     assert len(warned["evidence"]) == len(VECTORS)
-    assert sum("fewer than k = 50" in warning for warning in warned["warnings"]) == 1
+    assert sum("Fewer chunks than k = 50" in warning for warning in warned["warnings"]) == 1
 
 
 def rows_of(chunk_ids: Sequence[str]) -> frozenset[int]:

@@ -89,7 +89,7 @@ async def test_a_search_by_words_finds_what_has_them_and_embeds_nothing(corpus: 
 async def test_a_search_that_finds_fewer_than_k_says_so(corpus: str) -> None:
     state = await ask(vanilla_rag, opened()[0], corpus=corpus, first_stage="bm25", k=4)
     assert names(state["evidence"]) == ["all", "two", "one"]
-    assert state["warnings"] == ["There are only 3 chunks to select from, fewer than k = 4; all are used."]
+    assert state["warnings"] == ["Fewer chunks than k = 4 were found: 3. All of them are used."]
 
 
 async def test_a_fusion_ranks_by_words_and_by_vectors(corpus: str) -> None:

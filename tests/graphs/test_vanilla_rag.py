@@ -213,7 +213,7 @@ async def test_without_chunks_it_answers_without_evidence_and_warns(selection: s
 async def test_k_larger_than_the_corpus_uses_every_chunk_and_warns(selection: str) -> None:
     state, _ = await run(resources(chat(), vectors=VECTORS[:3]), selection=selection, k=9)
     assert sorted(ids(state)) == ["c0", "c1", "c2"]
-    assert state["warnings"] == ["There are only 3 chunks to select from, fewer than k = 9; all are used."]
+    assert state["warnings"] == ["Fewer chunks than k = 9 were found: 3. All of them are used."]
 
 
 async def test_k_as_large_as_the_corpus_gives_no_warning() -> None:
