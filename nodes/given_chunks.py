@@ -5,6 +5,7 @@ from typing import Any
 
 from ..errors import UserFault
 from ..resources.resources import Resources
+from ..retrieval.metadata import metadata_of
 from ..state.context import BaseContext
 from ..state.dense import PartState
 from ..state.dense_rag import DenseRagContext, DenseRagState
@@ -63,4 +64,6 @@ def _chunk(given: object, number: int) -> Chunk:
         chunk["rephrasing"] = rephrasing
     if isinstance(score := record.get("score"), int | float):
         chunk["score"] = float(score)
+    if isinstance(metadata := record.get("metadata"), Mapping) and (kept := metadata_of(metadata)):
+        chunk["metadata"] = kept
     return chunk

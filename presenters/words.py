@@ -1,8 +1,14 @@
 """Figures and names in words, the same for every presenter and renderer."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+ADDRESSES = ("url", "source", "link", "uri")
+"""Metadata that may hold the web address of a document."""
+
+WEB = re.compile(r"https?://[^\s<>\"']+\Z", re.IGNORECASE)
 
 NO_ANSWER = "(no answer)"
 
@@ -37,6 +43,22 @@ def shortened(text: str, length: int) -> str:
 def title_of(chunk: Mapping[str, Any]) -> str:
     """A chunk's title, or its id if it has none."""
     return str(chunk.get("title") or chunk.get("id") or "(no title)")
+
+
+def source_of(chunk: Mapping[str, Any]) -> str:
+    """Where a chunk comes from, of what its metadata says: 'page 3, https://...'."""
+    metadata = chunk.get("metadata")
+    if not isinstance(metadata, Mapping):
+        return ""
+    page = f"page {metadata['page']}" if isinstance(metadata.get("page"), int) else ""
+    return ", ".join(filter(None, (page, address_of(chunk))))
+
+
+def address_of(chunk: Mapping[str, Any]) -> str:
+    """The web address among a chunk's metadata; empty if there is none."""
+    metadata = chunk.get("metadata")
+    values = (metadata.get(name) for name in ADDRESSES) if isinstance(metadata, Mapping) else ()
+    return next((value for value in values if isinstance(value, str) and WEB.match(value)), "")
 
 
 def names_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, str]:

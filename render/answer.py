@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..presenters.presenter import outcome_of, score_name
-from ..presenters.words import counted, duration, figure, title_of
+from ..presenters.words import counted, duration, figure, source_of, title_of
 from ..state.records import Chunk, Usage
 from ..traces.run import Run
 from .facts import Cost, shown_answer
@@ -71,7 +71,9 @@ def _evidence(evidence: Sequence[Chunk], score_name: str) -> list[RenderableType
     table = Table.grid(padding=(0, 2, 0, 0))
     for position, chunk in enumerate(evidence[:MOST_EVIDENCE], 1):
         score = figure(chunk["score"]) if "score" in chunk else ""
-        words = Text.assemble((one_line(title_of(chunk)), "bold"), "\n", shortened(chunk["text"], 100))
+        source = one_line(source_of(chunk))
+        name = Text.assemble((one_line(title_of(chunk)), "bold"), (f"  {source}" if source else "", "dim"))
+        words = Text.assemble(name, "\n", shortened(chunk["text"], 100))
         table.add_row(Text(f"{position:>2}", "dim"), Text(score), words)
     more = len(evidence) - MOST_EVIDENCE
     rest = [Text(f"and {counted(more, 'more chunk')}", "dim")] if more > 0 else []

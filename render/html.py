@@ -7,7 +7,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..presenters.blocks import Row
-from ..presenters.words import figure, title_of
+from ..presenters.words import address_of, figure, source_of, title_of
 from .sanitize import sanitize
 
 
@@ -28,7 +28,7 @@ def environment(*folders: tuple[str, str]) -> Environment:
         lstrip_blocks=True,
     )
     made.globals["cells"] = cells
-    made.filters |= {"figure": figure, "title_of": title_of}
+    made.filters |= {"figure": figure, "title_of": title_of, "source_of": source_of, "address_of": address_of}
     return made
 
 

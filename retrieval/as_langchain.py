@@ -73,7 +73,8 @@ def _documents(pool: Pool, k: int, lam: float) -> list[Document]:
 
 def _document(pool: Pool, row: int) -> Document:
     chunk, score = pool.chunk(row), float(pool.vectors[row] @ pool.query)
-    metadata = {"doc_id": chunk["doc_id"], "title": chunk["title"], "score": score}
+    own = {"doc_id": chunk["doc_id"], "title": chunk["title"], "score": score}
+    metadata = {**chunk.get("metadata", {}), **own}
     if "start" in chunk:
         metadata["start"] = chunk["start"]
     return Document(chunk["text"], id=chunk["id"], metadata=metadata)

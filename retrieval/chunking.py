@@ -2,13 +2,14 @@
 
 import asyncio
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from ..state.records import Chunk
+from ..state.records import Chunk, Metadata
 from .corpus import Document
 
 CountTokens = Callable[[str], int]
@@ -119,16 +120,20 @@ class TokenWindows:
 
 def slices(document: Document, spans: Iterable[Span], mark: str = "#") -> list[Chunk]:
     """The numbered chunks of a document at these positions; mark: between the document's id and the number."""
-    return [
-        {
+    chunks: list[Chunk] = []
+    for number, (start, end) in enumerate(spans):
+        chunk: Chunk = {
             "id": f"{document.id}{mark}{number}",
             "doc_id": document.id,
             "title": document.title,
             "text": document.text[start:end],
             "start": start,
         }
-        for number, (start, end) in enumerate(spans)
-    ]
+        page: Metadata = {"page": bisect_right(document.pages, start)} if document.pages else {}
+        if metadata := {**document.metadata, **page}:
+            chunk["metadata"] = metadata
+        chunks.append(chunk)
+    return chunks
 
 
 class _Placed(str):

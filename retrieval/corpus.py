@@ -5,14 +5,15 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import UserFault
 from ..json_files import content_of, not_utf8
+from ..state.records import Metadata
 from .formats import prose, read_format
 from .loaders import kind_of, load
 from .passages import Finding, Passage, Problem
@@ -23,11 +24,13 @@ LOADED = (".pdf", ".html", ".htm", ".docx")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with a title; `id` is unique in its corpus."""
+    """A text with a title; `id` is unique in its corpus; pages: the offsets in the text where its pages begin."""
 
     id: str
     title: str
     text: str
+    metadata: Metadata = field(default_factory=dict)
+    pages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,12 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over ids, titles and texts in order."""
+        """SHA-256 over ids, titles, texts and what else is known of the documents, in order."""
         digest = hashlib.sha256()
         for document in self.documents:
-            fields = [document.id, document.title, document.text]
+            fields: list[Any] = [document.id, document.title, document.text]
+            if document.metadata or document.pages:
+                fields += [document.metadata, document.pages]
             digest.update(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
         return digest.hexdigest()
 
@@ -172,4 +177,4 @@ def _documents(passages: list[Passage]) -> Iterator[Document]:
                 tries[base] += 1
                 name = f"{base} ({tries[base] + 1})"
             taken.add(name)
-        yield Document(name, passage.title, passage.text)
+        yield Document(name, passage.title, passage.text, passage.metadata, passage.pages)

@@ -163,6 +163,14 @@ def _parsed(folder: Path, manifest: Manifest, lines: bytes) -> Sequence[Chunk]:
         chunks = [parsed(line) for line in lines.splitlines()]
     except BrokenJson as fault:
         raise _damaged(folder) from fault
-    if not all(isinstance(chunk, dict) and all(isinstance(chunk.get(key), str) for key in KEYS) for chunk in chunks):
+    if not all(_is_chunk(chunk) for chunk in chunks):
         raise _damaged(folder)
     return cast("list[Chunk]", chunks)
+
+
+def _is_chunk(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(key), str) for key in KEYS)
+        and isinstance(value.get("metadata", {}), dict)
+    )

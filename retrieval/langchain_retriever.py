@@ -12,10 +12,15 @@ from langchain_core.vectorstores import VectorStore
 from ..models.interfaces import Encoder
 from ..models.provider_faults import provider_fault
 from ..state.records import Chunk
+from .metadata import metadata_of
 from .pool import Pool, nearest
 
 TOP_N = 200
 """Documents requested from a source that cannot list all of them."""
+
+
+OWN = frozenset({"id", "chunk_id", "doc_id", "title", "start", "score", "metadata"})
+"""Fields of a document's metadata that are fields of a chunk."""
 
 
 class LangChainRetriever:
@@ -51,13 +56,18 @@ class LangChainRetriever:
 
 def chunk_of(text: str, metadata: Mapping[str, Any], *ids: object) -> Chunk:
     """A chunk of a document's text and metadata; its id is the first usable one of `ids`, else a hash of its text."""
+    inner = metadata.get("metadata")  # of a collection that dubito filled
+    kept = metadata_of(inner if isinstance(inner, Mapping) else metadata, without=OWN)
     identity = first_of(*ids) or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return {
+    chunk: Chunk = {
         "id": identity,
         "doc_id": first_of(metadata.get("doc_id"), metadata.get("source")) or identity,
         "title": first_of(metadata.get("title"), metadata.get("source")) or "",
         "text": text,
     }
+    if kept:
+        chunk["metadata"] = kept
+    return chunk
 
 
 def first_of(*values: object) -> str | None:

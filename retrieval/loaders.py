@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -36,10 +36,10 @@ def load(path: Path, kind: Kind) -> Iterator[Finding]:
         reason = " ".join(str(fault).split())[:120]
         yield Problem("", f"it cannot be read as {kind} ({type(fault).__name__}: {reason})")
         return
-    text = _tidy("\n\n".join(part.page_content for part in parts))
+    text, pages = _joined([part.page_content for part in parts])
     title = str(parts[0].metadata.get("title") or "").strip() if parts and kind == "HTML" else ""
     if text:
-        yield Passage("", " ".join(title.split()) or path.stem, text)
+        yield Passage("", " ".join(title.split()) or path.stem, text, pages=pages if kind == "PDF" else ())
     else:
         yield Problem("", "the file has no text" + (" (is it a scan?)" if kind == "PDF" else ""))
 
@@ -58,7 +58,7 @@ def _loader(path: Path, kind: Kind) -> BaseLoader:
         raise UserFault(f"{path} is a {kind} file, which needs an extra: {command}.") from fault
     loader: BaseLoader
     if kind == "PDF":
-        loader = document_loaders.PyPDFLoader(str(path), mode="single")
+        loader = document_loaders.PyPDFLoader(str(path), mode="page")
     elif kind == "HTML":
         loader = document_loaders.BSHTMLLoader(
             path, open_encoding="utf-8-sig", bs_kwargs={"features": "html.parser"}, get_text_separator=" "
@@ -66,6 +66,16 @@ def _loader(path: Path, kind: Kind) -> BaseLoader:
     else:
         loader = document_loaders.Docx2txtLoader(path)
     return loader
+
+
+def _joined(parts: Sequence[str]) -> tuple[str, tuple[int, ...]]:
+    """The parts as one text, and where each of them begins in it; an empty part begins at the end of the one before."""
+    text, starts = "", []
+    for part in map(_tidy, parts):
+        text += "\n\n" if text and part else ""
+        starts.append(len(text))
+        text += part
+    return text, tuple(starts)
 
 
 def _tidy(text: str) -> str:

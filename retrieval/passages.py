@@ -5,23 +5,35 @@ A record is a passage (`title`, `text`), or a question with its paragraphs: 2Wik
 (`paragraphs`).
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+from ..state.records import Metadata
+from .metadata import metadata_of
 
 TEXT_NAMES = ("text", "contents", "content", "paragraph_text", "body", "passage", "sentences", "context")
 TITLE_NAMES = ("title", "name", "heading")
 ID_NAMES = ("id", "_id", "doc_id", "docid", "pid", "passage_id")
 POOL_NAMES = ("context", "paragraphs", "ctxs", "contexts")
 
+TITLED_CONTENTS = re.compile(r'"(?P<title>[^"\n]{1,300})"\n(?P<text>.+)', re.DOTALL)
+"""A text of FlashRAG's corpora, whose first line is the title in quotation marks."""
+
 
 class Passage(NamedTuple):
-    """A text with its title and id; pooled: a paragraph of a question, which other questions may share."""
+    """A text with its title and id; pooled: a paragraph of a question, which other questions may share.
+
+    metadata: the other fields of the record; pages: the offsets in the text where its pages begin.
+    """
 
     where: str
     title: str
     text: str
     id: str | None = None
     pooled: bool = False
+    metadata: Metadata = {}  # noqa: RUF012 - never written to
+    pages: tuple[int, ...] = ()
 
 
 class Problem(NamedTuple):
@@ -40,8 +52,14 @@ def passages_of(record: object, where: str) -> Iterator[Finding]:
         yield Problem(where, "the record is not a JSON object")
         return
     fields = {str(name).lower(): value for name, value in record.items()}
-    if (text := _text(fields)) is not None:
-        yield Passage(where, _label(fields, TITLE_NAMES), text, _label(fields, ID_NAMES) or None)
+    if (found := _text(fields)) is not None:
+        name, text = found
+        title = _label(fields, TITLE_NAMES)
+        if not title and (titled := TITLED_CONTENTS.fullmatch(text)) and name == "contents":
+            title, text = titled["title"].strip(), titled["text"]
+        own = {name, *TITLE_NAMES, *ID_NAMES}
+        metadata = metadata_of({key: value for key, value in record.items() if str(key).lower() not in own})
+        yield Passage(where, title, text, _label(fields, ID_NAMES) or None, metadata=metadata)
         return
     pool = next((fields[name] for name in POOL_NAMES if isinstance(fields.get(name), list | Mapping)), None)
     if pool is None:
@@ -69,18 +87,19 @@ def _paragraph(paragraph: object, where: str) -> Finding:
     if isinstance(paragraph, str):
         text = paragraph
     elif isinstance(paragraph, Mapping):
-        title, text = _label(paragraph, TITLE_NAMES), _text(paragraph)
+        title, text = _label(paragraph, TITLE_NAMES), (_text(paragraph) or ("", None))[1]
     elif isinstance(paragraph, list | tuple) and len(paragraph) == 2:
         title, text = str(paragraph[0]).strip(), joined(paragraph[1])
     return Problem(where, "the paragraph has no text") if text is None else Passage(where, title, text, pooled=True)
 
 
-def _text(fields: Mapping[str, Any]) -> str | None:
+def _text(fields: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The name of the field with the text, and the text."""
     for name in TEXT_NAMES:
         value = fields.get(name)
         # a list named `context` holds a question's paragraphs; any other list of texts holds the sentences of one text
         if (text := value if isinstance(value, str) else None if name == "context" else joined(value)) is not None:
-            return text
+            return name, text
     return None
 
 

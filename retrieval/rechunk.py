@@ -9,6 +9,7 @@ from ..models.interfaces import Encoder
 from ..state.records import Chunk
 from .chunking import Chunker, embedding_text
 from .corpus import Document
+from .metadata import shared
 from .pool import Pool, Retriever, at_least_one, nearest
 
 REMEMBERED = 8
@@ -34,9 +35,11 @@ def documents_of(chunks: Iterable[Chunk]) -> list[Document]:
     documents = []
     for (kind, doc_id), parts in sources.items():
         joined = _joined(parts) if kind == "document" else None
-        alone = [(chunk["id"], chunk["title"], chunk["text"]) for chunk in parts]
-        for name, title, text in alone if joined is None else [(doc_id, parts[0]["title"], joined)]:
-            documents.append(Document(_free(name, taken), title, text))
+        known = [chunk.get("metadata", {}) for chunk in parts]
+        alone = [(chunk["id"], chunk["title"], chunk["text"], own) for chunk, own in zip(parts, known, strict=True)]
+        whole = [] if joined is None else [(doc_id, parts[0]["title"], joined, shared(known))]
+        for name, title, text, metadata in whole or alone:
+            documents.append(Document(_free(name, taken), title, text, metadata))
     return documents
 
 

@@ -10,12 +10,17 @@ from typing_extensions import TypedDict  # pydantic reads typing's own only from
 T = TypeVar("T")
 
 
+Metadata = dict[str, str | int | float | bool]
+"""What the source says of a document, by name."""
+
+
 class Chunk(TypedDict, total=False):
     """A piece of a document.
 
     id: unique in its corpus; start: offset of `text` in the document's text, in characters;
     score: of the retrieval: a cosine in [-1, 1], a score of the first stage, or a score of the re-ranker;
-    rephrasing: the text in other words (DENSE), or the text itself if the model could not rephrase it.
+    rephrasing: the text in other words (DENSE), or the text itself if the model could not rephrase it;
+    metadata: what the source says of the document, such as `url`; `page`: of a PDF, the page where the chunk begins.
     """
 
     id: Required[str]
@@ -25,6 +30,7 @@ class Chunk(TypedDict, total=False):
     start: int
     score: float
     rephrasing: str
+    metadata: Metadata
 
 
 class NodeUsage(TypedDict):

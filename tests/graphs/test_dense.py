@@ -263,8 +263,8 @@ async def test_chunks_given_as_texts() -> None:
 
 async def test_chunks_given_as_records() -> None:
     llm = Reader()
-    record = {"id": "x", "doc_id": "d", "title": "Rivers", "text": "one", "score": 1}
-    state, _ = await measure(llm, [record, {"text": "two"}, "three"])
+    record = {"id": "x", "doc_id": "d", "title": "Rivers", "text": "one", "score": 1, "metadata": {"page": 3}}
+    state, _ = await measure(llm, [record, {"text": "two", "metadata": "none"}, "three"])
     assert state["evidence"][0] == {**record, "score": 1.0}
     assert [chunk["id"] for chunk in state["evidence"]] == ["x", "given#2", "given#3"]
     prompts = [messages[1]["content"] for verb, messages in llm.calls if "Rivers" in messages[1]["content"]]

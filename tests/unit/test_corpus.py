@@ -7,9 +7,11 @@ import re
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dubito.errors import UserFault
+from dubito.retrieval.chunking import slices
 from dubito.retrieval.corpus import Corpus, Document, read_corpus
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +66,44 @@ def test_reads_records(tmp_path: Path, name: str, content: str) -> None:
 
 def test_a_record_that_fills_the_file(tmp_path: Path) -> None:
     assert titled(read_corpus(write(tmp_path / "c.json", json.dumps(RECORDS[0], indent=2)))) == [ADA]
+
+
+def test_the_other_fields_of_a_record_are_its_metadata(tmp_path: Path) -> None:
+    record = {
+        "ID": "lune", "Title": "Lune", "text": "It rises at Wath.", "URL": "https://a.example/lune", "year": 2020,
+        "score": 0.5, "tags": ["river", "ünder"], "empty": "", "nothing": None, "text_id": "<b>\x1b[31m",
+    }  # fmt: skip
+    (document,) = read_corpus(write(tmp_path / "c.jsonl", lines(record))).documents
+    assert (document.id, document.title) == ("lune", "Lune")
+    assert document.metadata == {
+        "URL": "https://a.example/lune", "year": 2020, "score": 0.5, "tags": '["river", "ünder"]',
+        "text_id": "<b>\x1b[31m",
+    }  # fmt: skip
+    table = write(tmp_path / "c.csv", "title,text,url\nLune,It rises at Wath.,https://a.example\nWyre,It flows.,\n")
+    assert [one.metadata for one in read_corpus(table).documents] == [{"url": "https://a.example"}, {}]
+
+
+def test_huge_metadata_is_cut(tmp_path: Path) -> None:
+    record: dict[str, Any] = {"text": "x", "long": "y" * 10_000, "n" * 500: 1, "large": 10**30}
+    record |= {f"field {i}": i for i in range(100)}
+    (document,) = read_corpus(write(tmp_path / "c.jsonl", lines(record))).documents
+    assert len(document.metadata) == 50
+    assert document.metadata["long"] == "y" * 2000
+    assert document.metadata["n" * 100] == 1
+    assert "large" not in document.metadata
+
+
+def test_a_title_in_quotation_marks_is_taken_off_flashrags_contents(tmp_path: Path) -> None:
+    records = [
+        {"id": "0", "contents": '"River Lune"\nIt rises at Wath.'},
+        {"id": "1", "contents": '"It rises," she said.\nHe left.'},
+        {"id": "2", "text": '"River Lune"\nIt rises at Wath.'},
+    ]
+    assert titled(read_corpus(write(tmp_path / "c.jsonl", lines(*records)))) == [
+        ("River Lune", "It rises at Wath."),
+        ("", '"It rises," she said.\nHe left.'),
+        ("", '"River Lune"\nIt rises at Wath.'),
+    ]
 
 
 def test_fields_of_a_table_may_be_long_and_hold_line_ends(tmp_path: Path) -> None:
@@ -157,12 +197,11 @@ def test_ids_are_unique_and_own_ones_are_kept(
         assert own == got or not own or given_ids.count(own) > 1
 
 
-def test_the_fingerprint_depends_on_ids_titles_texts_and_order_alone(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_what_is_known_of_the_documents_and_their_order(tmp_path: Path) -> None:
     a, b = Document("1", "t", "x"), Document("2", "t", "y")
-    prints = [
-        Corpus(documents).fingerprint
-        for documents in [(a, b), (b, a), (a,), (Document("1", "tx", ""), b), (Document("1t", "", "x"), b)]
-    ]
+    dated, paged = Document("1", "t", "x", {"year": 2020}), Document("1", "t", "x", {}, (0,))
+    others = [(Document("1", "tx", ""), b), (Document("1t", "", "x"), b), (dated, b), (paged, b)]
+    prints = [Corpus(documents).fingerprint for documents in [(a, b), (b, a), (a,), *others]]
     assert len(set(prints)) == len(prints)
     assert Corpus((a, b), ("a problem",)).fingerprint == prints[0]
     as_table = write(tmp_path / "c.csv", "title,text\nAda,Ada wrote notes.\nAlan,Alan broke codes.\n")
@@ -341,30 +380,41 @@ def test_word(tmp_path: Path) -> None:
 def test_pdf(tmp_path: Path) -> None:
     pytest.importorskip("langchain_community")
     pytest.importorskip("pypdf")
-    path = write(tmp_path / "paper.pdf", one_page_pdf("Notes on engines"))
-    assert read_corpus(path).documents == (Document("paper", "paper", "Notes on engines"),)
+    path = write(tmp_path / "paper.pdf", pdf("Notes on engines", "", "The end"))
+    (document,) = read_corpus(path).documents
+    assert (document.id, document.title, document.text) == ("paper", "paper", "Notes on engines\n\nThe end")
+    assert document.pages == (0, 16, 18)
+    chunks = slices(document, [(0, 5), (6, 16), (18, 25)])
+    assert [chunk["metadata"] for chunk in chunks] == [{"page": 1}, {"page": 1}, {"page": 3}]
     with pytest.raises(UserFault, match=r"the file has no text \(is it a scan\?\)"):
-        read_corpus(write(tmp_path / "scan.pdf", one_page_pdf("")))
+        read_corpus(write(tmp_path / "scan.pdf", pdf("")))
     with pytest.raises(UserFault, match="it cannot be read as PDF"):
         read_corpus(write(tmp_path / "broken.pdf", b"%PDF-1.4\n"))
 
 
-def one_page_pdf(text: str) -> bytes:
-    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode()
+def pdf(*pages: str) -> bytes:
+    """A PDF with these texts, one on each page."""
+    kids = b" ".join(b"%d 0 R" % (5 + 2 * i) for i in range(len(pages)))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources 6 0 R >>",
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(pages)),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-        b"<< /Font << /F1 5 0 R >> >>",
-    ]
+        b"<< /Font << /F1 3 0 R >> >>",
+    ]  # fmt: skip
+    for text in pages:
+        stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode()
+        content = len(objects) + 2
+        objects += [
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents %d 0 R /Resources 4 0 R >>" % content,
+            b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        ]
     out, places = b"%PDF-1.4\n", []
     for number, body in enumerate(objects, start=1):
         places.append(len(out))
         out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
     table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    size = len(objects) + 1
     return out + (
-        b"xref\n0 7\n0000000000 65535 f \n%strailer\n<< /Size 7 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"
-        % (table, len(out))
+        b"xref\n0 %d\n0000000000 65535 f \n%strailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF"
+        % (size, table, size, len(out))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import multiprocessing
 import os
@@ -63,6 +64,21 @@ async def build(texts: Sequence[str], encoder: HashEncoder | None = None, words:
 
 TEXTS = ["one two three", "four", "five six seven eight"]
 RECORDS = [{"title": f"T{i}", "text": text} for i, text in enumerate(TEXTS)]
+
+
+async def test_metadata_is_saved_with_the_chunks_and_read_only_as_an_object(tmp_path: Path) -> None:
+    corpus = Corpus((Document("a", "A", "one two three", {"url": "https://a.example", "year": 2020}),))
+    index = await Index.build(corpus, open_chunker("words:2"), HashEncoder())
+    await index.save(tmp_path / "i")
+    again = await Index.load(tmp_path / "i", HashEncoder())
+    assert [chunk["metadata"] for chunk in again.chunks] == [{"url": "https://a.example", "year": 2020}] * 2
+    spoilt = (tmp_path / "i" / "chunks.jsonl").read_text().replace('{"url"', '7, "was": {"url"')
+    (tmp_path / "i" / "chunks.jsonl").write_text(spoilt)
+    manifest = json.loads((tmp_path / "i" / "manifest.json").read_text())
+    manifest["chunks_sha256"] = hashlib.sha256(spoilt.encode()).hexdigest()
+    (tmp_path / "i" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserFault, match="missing or damaged"):
+        await Index.load(tmp_path / "i", HashEncoder())
 
 
 async def test_build_embeds_titles_with_texts_in_batches_and_tells_how_far_it_is() -> None:

@@ -8,6 +8,7 @@ from dubito.errors import ModelFault, UserFault
 from dubito.models.encoders import LangChainEncoder
 from dubito.retrieval.as_langchain import DubitoRetriever
 from dubito.retrieval.langchain_retriever import LangChainRetriever
+from dubito.state.records import Chunk
 from dubito.tests.scripted import ScriptedRetriever
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
@@ -58,8 +59,13 @@ async def test_what_a_document_does_not_say_is_made_up_from_what_it_does() -> No
     ]
     pool = await given(*documents).pool("?", None)
     first, second, third = (pool.chunk(i) for i in range(3))
-    assert first == {"id": "a", "doc_id": "d", "title": "Title", "text": "1"}
-    assert second == {"id": "7", "doc_id": "file.txt", "title": "file.txt", "text": "2"}
+    assert first == {
+        "id": "a", "doc_id": "d", "title": "Title", "text": "1", "metadata": {"source": "file.txt"},
+    }  # fmt: skip
+    assert second == {
+        "id": "7", "doc_id": "file.txt", "title": "file.txt", "text": "2", "metadata": {"source": "file.txt"},
+    }  # fmt: skip
+    assert "metadata" not in third
     assert third["title"] == ""
     assert third["id"] == third["doc_id"]
     again = await given(documents[2]).pool("?", None)
@@ -158,6 +164,20 @@ def test_bounds_hold_for_settings_and_calls() -> None:
 @pytest.mark.parametrize("lam", [1.0, 0.5])
 def test_an_empty_pool_gives_no_documents(lam: float) -> None:
     assert DubitoRetriever(retriever=ScriptedRetriever([1, 0], []), lam=lam).invoke("?") == []
+
+
+def test_metadata_survives_both_bridges() -> None:
+    class Dated(ScriptedRetriever):
+        def chunk(self, row: int) -> Chunk:
+            return {**super().chunk(row), "metadata": {"year": 2000 + row, "score": 7}}
+
+    there = DubitoRetriever(retriever=Dated([1.0, 0.0], [[1.0, 0.0]]))
+    (document,) = there.invoke("?")
+    assert document.metadata == {
+        "year": 2000, "doc_id": "d0", "title": "T0", "score": pytest.approx(1.0), "start": 0,
+    }  # fmt: skip
+    pool = asyncio.run(LangChainRetriever(there, LangChainEncoder(DeterministicFakeEmbedding(size=4))).pool("?", None))
+    assert pool.chunk(0)["metadata"] == {"year": 2000}
 
 
 def test_documents_survive_both_bridges() -> None:

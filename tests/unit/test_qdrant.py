@@ -25,7 +25,12 @@ qdrant_client = pytest.importorskip("qdrant_client")
 CHUNKS = 30  # windows of 4 words: texts of 2, 4, 6 and 8 words make 1, 1, 2 and 2
 ENCODER = LangChainEncoder(DeterministicFakeEmbedding(size=16))
 CORPUS = Corpus(
-    tuple(Document(f"d{n}", f"Title {n % 3}", " ".join(f"w{n}.{i}" for i in range(2 * (n % 4 + 1)))) for n in range(20))
+    tuple(
+        Document(
+            f"d{n}", f"Title {n % 3}", " ".join(f"w{n}.{i}" for i in range(2 * (n % 4 + 1))), {"n": n} if n % 2 else {}
+        )
+        for n in range(20)
+    )
 )
 MANY = Corpus(tuple(Document(f"m{n}", "", f"text {n}") for n in range(300)))
 
@@ -86,7 +91,7 @@ async def test_a_collection_that_langchain_filled_can_be_asked(tmp_path: Path):
     store = langchain_qdrant.QdrantVectorStore.from_texts(
         ["one", "two"],
         embeddings,
-        metadatas=[{"source": "a.txt"}, {}],
+        metadatas=[{"source": "a.txt", "page": 3}, {}],
         path=str(tmp_path / "store"),
         collection_name="theirs",
     )
@@ -97,6 +102,7 @@ async def test_a_collection_that_langchain_filled_can_be_asked(tmp_path: Path):
     found = await (await open_collection(f"qdrant:{tmp_path / 'store'}#theirs", ENCODER)).pool("one", 2)
     assert [found.chunk(row)["text"] for row in range(2)] == ["one", "two"]
     assert (found.chunk(0)["doc_id"], found.chunk(0)["title"]) == ("a.txt", "a.txt")
+    assert found.chunk(0)["metadata"] == {"source": "a.txt", "page": 3}
     assert found.chunk(1)["id"] == found.chunk(1)["doc_id"]
 
 

@@ -122,6 +122,14 @@ def test_overlaps_are_there_once_and_gaps_are_spaces() -> None:
     assert documents_of([chunk("d#0", "one", 2)]) == [Document("d", "T", "  one")]
 
 
+def test_what_all_chunks_of_a_document_say_of_it_stays() -> None:
+    one: Chunk = {**chunk("d#0", "one ", 0), "metadata": {"url": "https://a.example", "page": 1}}
+    two: Chunk = {**chunk("d#1", "two", 4), "metadata": {"url": "https://a.example", "page": 2}}
+    assert documents_of([one, two]) == [Document("d", "T", "one two", {"url": "https://a.example"})]
+    alone: Chunk = {"id": "x", "doc_id": "x", "title": "", "text": "x", "metadata": {"page": 9}}
+    assert documents_of([alone]) == [Document("x", "", "x", {"page": 9})]
+
+
 def test_documents_are_in_the_order_of_their_first_chunks() -> None:
     chunks = [chunk("b#1", "two", 4, "b"), chunk("a#0", "x", 0, "a"), chunk("b#0", "one ", 0, "b")]
     assert documents_of(chunks) == [Document("b", "T", "one two"), Document("a", "T", "x")]

@@ -6,12 +6,19 @@ import io
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from dubito.graphs.vanilla_rag import graph as vanilla_rag
 from dubito.presenters.blocks import Bar, Bars, Block, Cell, Dot, Flow, Fold, Gauge, Pairs, Row, Table, Words, num
+from dubito.presenters.words import address_of, source_of
+from dubito.render import answer
 from dubito.render.html import environment
 from dubito.render.sanitize import sanitize
 from dubito.render.terminal import MOST_ROWS, drawn
+from dubito.state.vanilla_rag import VanillaRagContext
+from dubito.tests.recorded import parsed
 from rich.console import Console
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -116,6 +123,37 @@ def test_a_page_draws_a_table_in_time_linear_in_its_rows():
 
     seconds(10)
     assert seconds(8000) < 8 * 4 * seconds(1000)
+
+
+PLACES: list[tuple[dict[str, Any], str, str]] = [
+    ({"page": 3, "url": "https://a.example/x"}, "page 3, https://a.example/x", "https://a.example/x"),
+    ({"source": "http://b.example"}, "http://b.example", "http://b.example"),
+    ({"page": 0}, "page 0", ""),
+    ({"url": "javascript:alert(1)"}, "", ""),
+    ({"url": 'https://a.example/" onclick="x'}, "", ""),
+    ({"url": "notes.txt", "source": "https://c.example"}, "https://c.example", "https://c.example"),
+    ({"page": "<b>"}, "", ""),
+    ({}, "", ""),
+]
+
+
+@pytest.mark.parametrize(("metadata", "told", "address"), PLACES)
+def test_where_a_chunk_comes_from_is_told_and_only_a_web_address_is_a_link(metadata, told, address):
+    chunk = {"id": "c", "title": "T", "text": "x", "metadata": metadata}
+    assert (source_of(chunk), address_of(chunk)) == (told, address)
+    page = parsed(str(environment().get_template("blocks.jinja").module.chunks([chunk])).encode())  # type: ignore[attr-defined]
+    assert [link.attributes["href"] for link in page.every("a")] == ([address] if address else [])
+    assert told in page.text
+
+
+def test_the_source_stands_beside_the_title_of_the_evidence():
+    chunk = {"id": "c", "title": "T", "text": "x", "metadata": {"page": 2, "url": "https://a.example"}}
+    run: Any = SimpleNamespace(
+        graph=vanilla_rag, output={"evidence": [chunk]}, context=VanillaRagContext(), seconds=1.0
+    )
+    written = io.StringIO()
+    Console(file=written, width=80).print(*answer._below(run))
+    assert "T  page 2, https://a.example" in written.getvalue()
 
 
 def test_text_is_made_harmless():
