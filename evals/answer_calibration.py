@@ -84,6 +84,12 @@ class AnswerOptions(BaseModel):
         title="SHARE",
         description="Write no file: say how many questions it takes to certify --risk for this share of answers.",
     )
+    beyond: float | None = Field(
+        default=None,
+        title="SHARE",
+        description="With --risk, of escalate: also the share of all questions that the first rung may leave to the "
+        "others, in (0, 1).",
+    )
     confidence: float = Field(
         default=0.9, title="SHARE", description="The confidence with which --risk is promised, in (0, 1)."
     )
@@ -123,6 +129,8 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
         if not isinstance(context, AnsweringContext):
             raise UserFault(f"{self.graph} measures chunks and gives no answers to calibrate: name another graph.")
         shares = {name: getattr(given, name) for name in ("risk", "keep", "average", "plan")}
+        if given.beyond is not None:
+            raise UserFault(f"--beyond is for the rungs of a cascade, and {self.graph} is none: leave it out.")
         for name, share in {**shares, "confidence": given.confidence}.items():
             if share is not None and not 0 < share < 1:
                 raise UserFault(f"--{name} is {share:g}: give a number between 0 and 1, such as 0.1.")

@@ -85,8 +85,13 @@ def calibrate_cascade(
     wrong = np.array([[not answer.right for answer in rung] for rung in answers]).T
     tokens = np.array([rung.tokens for rung in rungs], dtype=np.float64).T
     certify = partial(certified_cascade, alpha=given.risk, confidence=given.confidence, seed=given.seed)
-    certified = certify(u[used], wrong[used], tokens[used])
+    certified = certify(u[used], wrong[used], tokens[used], beyond=given.beyond)
     if certified is None:
+        if given.beyond is not None and certify(u[used], wrong[used], tokens[used]) is not None:
+            raise UserFault(
+                f"No thresholds can be certified that leave at most {given.beyond:g} of the questions to the rungs "
+                f"after {rungs[0].graph}: give a larger --beyond, more questions or a larger --risk."
+            )
         raise UserFault(nothing_certified(u[used], wrong[used], given, contexts))
     thresholds = dict(zip(context.names, certified.thresholds, strict=True))
     found = CascadeCalibration(
@@ -97,6 +102,7 @@ def calibrate_cascade(
         thresholds={name: value if np.isfinite(value) else None for name, value in thresholds.items()},
         guarantee="risk",
         combinations=combinations,
+        beyond=given.beyond,
         signal=COMBINED if combinations else ", ".join(dict.fromkeys(signal_of(rung.judged) for rung in rungs)),
         alpha=given.risk,
         confidence=given.confidence,

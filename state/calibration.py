@@ -191,11 +191,20 @@ class CascadeCalibration(AnswerCalibration):
     """The same for a cascade.
 
     thresholds: by rung; null for a rung that is not run; `threshold` is the highest. combinations: by rung, if each
-    rung's uncertainty is a combination of several.
+    rung's uncertainty is a combination of several. beyond: the share of all questions that, at the same confidence, the
+    first rung leaves to the others at most; null if that is not promised.
     """
 
     thresholds: dict[str, float | None]
     combinations: dict[str, Combination] = {}
+    beyond: float | None = None
+
+    def promise(self) -> str:
+        """The guarantee in a sentence."""
+        if self.beyond is None:
+            return super().promise()
+        first = next(iter(self.thresholds))
+        return f"{super().promise()} And at most {percent(self.beyond)} of the questions go beyond {first}."
 
 
 def _sha256(content: Mapping[str, Any]) -> str:

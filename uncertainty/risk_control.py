@@ -73,7 +73,8 @@ class CertifiedCascade(NamedTuple):
     """Certified thresholds: rung r answers iff u_r ≤ thresholds[r], else the next rung is asked; −inf: it is not run.
 
     answered, errors: counts among the n questions of the testing part; p_value: of the hypothesis "risk > α".
-    mean_cost: the mean over these n questions of the costs of the rungs that were run.
+    mean_cost: the mean over these n questions of the costs of the rungs that were run. beyond: how many of the n
+    questions the first rung does not answer.
     """
 
     thresholds: tuple[float, ...]
@@ -82,6 +83,7 @@ class CertifiedCascade(NamedTuple):
     n: int
     p_value: float
     mean_cost: float
+    beyond: int
 
 
 class Interval(NamedTuple):
@@ -155,7 +157,14 @@ def certified_threshold(
 
 
 def certified_cascade(
-    uncertainties: ArrayLike, wrong: ArrayLike, costs: ArrayLike, *, alpha: float, confidence: float, seed: int
+    uncertainties: ArrayLike,
+    wrong: ArrayLike,
+    costs: ArrayLike,
+    *,
+    alpha: float,
+    confidence: float,
+    seed: int,
+    beyond: float | None = None,
 ) -> CertifiedCascade | None:
     """Thresholds for all rungs at once: the selective risk of the whole cascade is at most α, at that confidence.
 
@@ -163,12 +172,16 @@ def certified_cascade(
     The learning part chooses a path of threshold vectors. It starts at the vector whose test is expected to be the
     clearest and goes towards more answers, each time to a vector with little estimated risk; of equals the cheaper.
     uncertainties: [n, rungs], 1 to 4 rungs; NaN and inf: this rung passes the question on. wrong: [n, rungs] bool: is
-    the rung's answer wrong? costs: [n, rungs], at least 0, in any unit (tokens, seconds).
+    the rung's answer wrong? costs: [n, rungs], at least 0, in any unit (tokens, seconds). beyond: a second risk, in
+    (0, 1): also promise that the first rung leaves at most this share of all questions to the others. A vector is then
+    rejected as unsafe by the larger of both p-values.
     Returns None if nothing can be certified. Raises `UserFault`, a ValueError, as `certified_threshold` does.
     """
     calibration = _Calibration(uncertainties, wrong, costs, seed)
     _check_size(calibration.n, alpha, confidence)
-    return calibration.certified(alpha, confidence)
+    if beyond is not None:
+        _check_share(beyond, "The share of questions beyond the first rung")
+    return calibration.certified(alpha, confidence, beyond)
 
 
 def learning_part(n: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -346,6 +359,7 @@ class _Outcomes(NamedTuple):
     answered: NDArray[np.int64]
     errors: NDArray[np.float64]
     cost: NDArray[np.float64]
+    beyond: NDArray[np.int64]
 
 
 class _Calibration:
@@ -362,6 +376,7 @@ class _Calibration:
         learned = _outcomes(vectors, u[learning], probabilities, cost[learning])
         some = learned.answered > 0
         self.vectors, self.answered, self.cost = vectors[some], learned.answered[some], learned.cost[some]
+        self.beyond = learned.beyond[some] / max(len(learning), 1)
         self.risk = learned.errors[some] / self.answered
         # the place of each threshold among its rung's levels, from 0 to 1
         self.places = np.stack(
@@ -370,11 +385,20 @@ class _Calibration:
         )
         self.growth, self.step = self.n / max(len(learning), 1), max(1, round(STEP * len(learning)))
 
-    def certified(self, alpha: float, confidence: float) -> CertifiedCascade | None:
-        """The last vector of the path up to which every "R > α" is rejected; None if the first is not."""
-        path = self.vectors[self._path(alpha)]
+    def certified(self, alpha: float, confidence: float, beyond: float | None = None) -> CertifiedCascade | None:
+        """The last vector of the path up to which every "R > α" is rejected; None if the first is not.
+
+        beyond: and every "the share beyond the first rung is larger than this".
+        """
+        hopeful = np.arange(len(self.vectors))
+        if beyond is not None:
+            expected = _expected_log_p(np.full(len(hopeful), self.n), self.beyond, beyond)
+            hopeful = np.flatnonzero(expected <= math.log(1 - confidence))
+        path = self.vectors[self._path(alpha, hopeful)]
         tested = _outcomes(path, *self.testing)
         p_values = binomial_p(tested.errors, tested.answered, alpha)
+        if beyond is not None:
+            p_values = np.maximum(p_values, binomial_p(tested.beyond, np.full(len(path), self.n), beyond))
         # 1 − 0.9 is a little below 0.1
         kept = np.flatnonzero(p_values > (1 - confidence) * (1 + 1e-12))
         last = int(kept[0] if len(kept) else len(path)) - 1
@@ -387,21 +411,23 @@ class _Calibration:
             self.n,
             float(p_values[last]),
             float(tested.cost[last]) / self.n,
+            int(tested.beyond[last]),
         )
 
-    def _path(self, alpha: float) -> list[int]:
+    def _path(self, alpha: float, hopeful: NDArray[np.int64]) -> list[int]:
         """From the vector with the least expected p-value towards more answers: little risk, and small changes.
 
         After a small change the next test comes out like the last; the first that is not rejected ends the sequence.
+        hopeful: the vectors to choose from.
         """
-        if not len(self.vectors):
+        if not len(hopeful):
             return []
         # for each number of answers the vector with the least risk, then the least cost
-        order = np.lexsort((self.cost, self.risk, self.answered))
+        order = hopeful[np.lexsort((self.cost[hopeful], self.risk[hopeful], self.answered[hopeful]))]
         front = order[np.flatnonzero(np.diff(self.answered[order], prepend=0))]
         expected = _expected_log_p(self.answered[front] * self.growth, self.risk[front], alpha)
         path = [int(front[np.argmin(expected)])]
-        by_answers = np.argsort(self.answered, kind="stable")
+        by_answers = hopeful[np.argsort(self.answered[hopeful], kind="stable")]
         counts = self.answered[by_answers]
         while counts[-1] > self.answered[path[-1]]:
             now = path[-1]
@@ -429,7 +455,7 @@ def _outcomes(
     vectors: NDArray[np.float64], u: NDArray[np.float64], wrong: NDArray[np.float64], costs: NDArray[np.float64]
 ) -> _Outcomes:
     """vectors: [V, rungs]; u, wrong (or its probability), costs: [m, rungs]."""
-    answered = np.zeros(len(vectors), dtype=np.int64)
+    answered, beyond = np.zeros(len(vectors), dtype=np.int64), np.full(len(vectors), len(u))
     errors, cost = np.zeros(len(vectors)), np.zeros(len(vectors))
     rows = max(1, _NUMBERS_AT_ONCE // max(1, len(u)))
     for start in range(0, len(vectors), rows):
@@ -442,7 +468,9 @@ def _outcomes(
             answered[part] += answers.sum(axis=1)
             errors[part] += answers @ wrong[:, rung]
             waiting &= ~answers
-    return _Outcomes(answered, errors, cost)
+            if rung == 0:
+                beyond[part] = waiting.sum(axis=1)
+    return _Outcomes(answered, errors, cost, beyond)
 
 
 def _expected_log_p(

@@ -176,6 +176,31 @@ def test_the_rungs_are_those_and_in_that_order_that_are_set(tmp_path: Path) -> N
     assert found["held_back"]["escalate"]["tokens"] >= 1000, "the dear one comes first"
 
 
+def test_the_share_of_questions_beyond_the_first_rung_may_be_promised_too(tmp_path: Path) -> None:
+    results, run = outcomes(), evaluation(tmp_path)
+    free = json.loads(calibrate(run).stdout)
+    done = calibrate(run, "--beyond", "0.6", risk="0.25")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (free["beyond"], found["beyond"]) == (None, 0.6)
+    threshold = found["thresholds"]["vanilla_rag"]
+    everyone = outcomes(8000, seed=2)
+    first = [one.output["uncertainty"]["value"] for one in everyone if one.system == "plain" and one.output]
+    assert sum(value > threshold for value in first) / len(first) <= 0.6
+    loaded = CascadeCalibration.read(tmp_path / "c.json", "escalate")
+    assert loaded.promise().endswith("And at most 60% of the questions go beyond vanilla_rag.")
+    assert len(results) == 2 * QUESTIONS
+
+    never = calibrate(run, "--beyond", "0.01", risk="0.25")
+    message = json.loads(never.stdout)["error"]["message"]
+    assert message.startswith(
+        "No thresholds can be certified that leave at most 0.01 of the questions to the rungs after"
+    )
+    assert "give a number between 0 and 1" in json.loads(calibrate(run, "--beyond", "2").stdout)["error"]["message"]
+    alone = CliRunner().invoke(app, ["calibrate", "vanilla_rag", str(run), "--risk", "0.2", "--beyond", "0.5"])
+    assert "--beyond is for the rungs of a cascade, and vanilla_rag is none: leave it out." in alone.stderr
+
+
 def test_what_the_rungs_say_is_worth_nothing_if_it_does_not_depend_on_being_right(tmp_path: Path) -> None:
     done = calibrate(evaluation(tmp_path, outcomes(blind=True)))
     assert done.exit_code == 2

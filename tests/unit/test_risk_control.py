@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -14,6 +15,7 @@ from dubito.uncertainty.risk_control import (
     certified_cascade,
     certified_threshold,
     conformal_risk_threshold,
+    learning_part,
     least_certified_risk,
     looks_alike,
     questions_needed,
@@ -202,6 +204,37 @@ def test_a_cascade_keeps_the_risk_as_often_as_promised() -> None:
         violated += certified_cascade(u, wrong, np.ones((150, 2)), alpha=0.2, confidence=0.9, seed=world) is not None
     assert violated > 3
     assert risk_interval(violated, 300, 0.99).low <= 0.1
+
+
+def test_the_share_beyond_the_first_rung_is_kept_as_often_as_promised() -> None:
+    """No answer is wrong, and the first rung leaves a little more than allowed: any certificate is false."""
+    rng = np.random.default_rng(5)
+    violated = 0
+    for world in range(600):
+        first = np.where(rng.random(150) < 0.3999999, 0.0, math.nan)
+        u, right = np.stack([first, np.zeros(150)], axis=1), np.zeros((150, 2), bool)
+        found = certified_cascade(u, right, np.ones((150, 2)), alpha=0.2, confidence=0.9, seed=world, beyond=0.6)
+        violated += found is not None
+    assert violated > 3
+    assert risk_interval(violated, 600, 0.99).low <= 0.1
+
+
+def test_the_first_rung_answers_more_where_it_may_leave_less() -> None:
+    """The first rung is right where it is sure; the second one always is, so that alone it would answer everything."""
+    rng = np.random.default_rng(6)
+    u = np.stack([rng.random(1000), np.zeros(1000)], axis=1)
+    wrong = np.stack([rng.random(1000) < 0.5 * u[:, 0], np.zeros(1000, bool)], axis=1)
+    costs = np.tile([10.0, 1.0], (1000, 1))
+    certify = partial(certified_cascade, u, wrong, costs, alpha=0.2, confidence=0.9, seed=0)
+    free, bound = certify(), certify(beyond=0.5)
+    assert free is not None
+    assert bound is not None
+    assert free.beyond > 0.5 * free.n
+    assert bound.beyond == sum(u[drawn, 0] > bound.thresholds[0] for drawn in learning_part(1000, 0)[1])
+    # of the population 1 − t go beyond the first rung
+    assert 1 - bound.thresholds[0] <= 0.5
+    assert 0.5 * bound.thresholds[0] ** 2 / 2 <= 0.2
+    assert certify(beyond=0.001) is None, "then the first rung would answer everything, with a risk of 0.25"
 
 
 def test_a_signal_whose_surest_answers_are_wrong_is_certified_too() -> None:
