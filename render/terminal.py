@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
@@ -28,6 +29,12 @@ SHORTEST_SHOWN = 0.05
 
 MOST_ROWS = 21
 """Rows of a table that are shown; of a longer table minor rows are left out first, and counted."""
+
+COLUMN_GAP = 2
+"""Spaces between two columns of a table."""
+
+FEWEST = 12
+"""Characters of a cell of words that stay on the narrowest screen."""
 
 BAR = 24
 """Columns of a full bar."""
@@ -109,7 +116,15 @@ def _draw(block: Block) -> Iterator[RenderableType]:
     if isinstance(block, Fold):
         yield Padding(Group(*drawn(block.blocks)), (0, 0, 0, 2))
         return
-    yield _pairs(block) if isinstance(block, Pairs) else _Bars(block) if isinstance(block, Bars) else _table(block)
+    yield (
+        _pairs(block)
+        if isinstance(block, Pairs)
+        else _Bars(block)
+        if isinstance(block, Bars)
+        else _Matrix(block)
+        if block.matrix
+        else _Table(block)
+    )
     if not isinstance(block, Pairs) and block.note:
         yield Text(one_line(block.note), "dim")
 
@@ -124,27 +139,55 @@ def _pairs(block: Pairs) -> RenderableType:
     return grid
 
 
-def _table(block: Table) -> RenderableType:
-    if block.matrix:
-        return _Matrix(block)
-    table = columns(*block.columns)
-    words = [not numeric for numeric in block.numeric]
-    for column, is_words in zip(table.columns, words, strict=True):
-        column.justify = "left" if is_words else "right"
-        column.no_wrap = not is_words
-    shown, left_out = _most(block.rows)
-    for row in shown:
-        table.add_row(*(_cell(cell, row.marked) for cell in row.cells))
-    if left_out:
-        table.add_row(*([""] * words.index(True) if True in words else []), Text(f"and {left_out} more", "dim"))
-    return table
+class _Table:
+    """Rows with a heading. Where there is not room for all, headings are broken and cut, then words, never figures."""
+
+    def __init__(self, block: Table) -> None:
+        self._block = block
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        block, (shown, left_out) = self._block, _most(self._block.rows)
+        words = [not numeric for numeric in block.numeric]
+        longest = [
+            max((cell_len(one_line(row.cells[place].text)) for row in shown), default=0) for place in range(len(words))
+        ]
+        more, first = f"and {left_out} more", words.index(True) if True in words else 0
+        longest[first] = max(longest[first], len(more) if left_out else 0)
+        room = options.max_width - COLUMN_GAP * (len(words) - 1)
+        headings = [one_line(name) for name in block.columns]
+        if sum(max(cell_len(name), most) for name, most in zip(headings, longest, strict=True)) > room:
+            headings = [name.replace(" ", "\n") for name in headings]
+        wanted = [max(most, *map(cell_len, name.split("\n"))) for name, most in zip(headings, longest, strict=True)]
+        least = [min(most, FEWEST) if is_words else most for most, is_words in zip(longest, words, strict=True)]
+        table = columns(*headings)
+        for column, is_words, width in zip(table.columns, words, narrowed(wanted, least, words, room), strict=True):
+            column.justify, column.width, column.no_wrap = "left" if is_words else "right", width, True
+        for row in shown:
+            table.add_row(*(_cell(cell, row.marked) for cell in row.cells))
+        if left_out:
+            table.add_row(*[""] * first, Text(more, "dim"))
+        yield table
+
+
+def narrowed(wanted: Sequence[int], least: Sequence[int], words: Sequence[bool], room: int) -> list[int]:
+    """The widths of columns that have this room together: those of figures give way first, the widest before others."""
+    widths = list(wanted)
+    for of_words in (False, True):
+        while sum(widths) > room:
+            spare = [i for i in range(len(widths)) if words[i] is of_words and widths[i] > least[i]]
+            if not spare:
+                break
+            widths[max(spare, key=lambda i: widths[i])] -= 1
+    return widths
 
 
 def columns(*names: str) -> RichTable:
     """A table with these headings in a dim line; without a heading line if all names are empty."""
-    table = RichTable(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False, show_header=any(names))
+    table = RichTable(
+        box=None, padding=(0, COLUMN_GAP, 0, 0), header_style="dim", pad_edge=False, show_header=any(names)
+    )
     for name in names:
-        table.add_column(Text(one_line(name)))
+        table.add_column(Text("\n".join(one_line(line) for line in name.split("\n")), overflow="ellipsis"))
     return table
 
 

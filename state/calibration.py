@@ -127,14 +127,14 @@ class Combination(BaseModel):
     weights: dict[str, FiniteFloat] = Field(min_length=1)
 
     def value(self, signals: Mapping[str, float | None]) -> float | None:
-        """A probability, in [0, 1]; None if a signal is unknown."""
+        """A probability, in [0, 1]; None if a signal is unknown or too large to reckon with."""
         logit = self.intercept
         for name, weight in self.weights.items():
             signal = signals.get(name)
             if signal is None or not math.isfinite(signal):
                 return None
             logit += weight * signal
-        return 1 / (1 + math.exp(-min(max(logit, -700), 700)))
+        return 1 / (1 + math.exp(-min(max(logit, -700), 700))) if math.isfinite(logit) else None
 
 
 class AnswerCalibration(Calibration):

@@ -177,6 +177,7 @@ def test_nothing_is_combined_from_a_signal_that_is_unknown(signals: dict[str, fl
     combination = Combination(intercept=0.5, weights={"a": 1.0, "b": -1.0})
     assert combination.value(signals) is None
     assert combination.value({"a": 1e308, "b": 0.0, "c": None}) == 1.0
+    assert combination.value({"a": 1e308, "b": -1e308}) is None
 
 
 async def test_an_uncertainty_at_the_threshold_is_certain_enough(tmp_path: Path) -> None:

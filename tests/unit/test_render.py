@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,6 +99,16 @@ def test_a_narrow_terminal_cuts_words_and_never_figures():
     lines = on_terminal([Table(["chunk", "score"], rows)], width=30).splitlines()
     assert max(map(len, lines)) <= 30
     assert lines[1].endswith("0.123")
+
+
+@pytest.mark.parametrize("width", [48, 60, 100])
+def test_headings_are_broken_before_the_name_of_a_row_or_a_figure_is_cut(width):
+    names = ["system", "prompt tokens", "completion tokens", "cached calls", "their seconds"]
+    cells = ["vanilla_rag", "1,200", "0.467 (0.30)", "0%", "12.5"]
+    table = Table(names, [Row([Cell(cells[0]), *(Cell(text, number=True) for text in cells[1:])])])
+    *heading, row = on_terminal([table], width).splitlines()
+    assert re.split(r"\s{2,}", row.strip()) == cells
+    assert len(heading) == (1 if width == 100 else 2), heading
 
 
 def test_a_long_table_leaves_out_minor_rows_first():
