@@ -27,7 +27,7 @@ from dubito.evals.seper import SePerResult
 from dubito.graphs.context_from_text import context_for
 from dubito.graphs.registry import graph_named
 from dubito.models.bert_score import BertScorer
-from dubito.tests.reported import answered, asked, dse, failed, made, vanilla
+from dubito.tests.reported import answered, asked, dse, failed, made, unsure, vanilla
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
@@ -251,30 +251,29 @@ def test_natural_questions_are_made_readable(tmp_path: Path, monkeypatch: pytest
     assert [(one.title, one.text) for one in found.documents] == [("Lune", "The Lune is long")]
 
 
-def test_questions_are_parted_by_one_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_questions_are_parted_by_one_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     first = System("first", "dense", {"dse_threshold": 0.2})
     questions = [asked(name, "yes") for name in ("q1", "q2", "q3", "q4", "q5")]
     outcomes = [
         answered("first", "q1", "yes", uncertainty=dse(0.2)),
         answered("first", "q2", "yes", uncertainty=dse(0.21)),
-        answered("first", "q3", "no", uncertainty=dse(None)),  # no chunk could be probed
+        answered("first", "q3", "no", uncertainty=unsure("DSE", None, 0.2)),  # no chunk could be probed
         failed("first", "q4"),
         answered("first", "q5", "yes", uncertainty=dse(0.0)),
         *(answered("plain", name, "yes") for name in ("q1", "q3", "q4")),
         answered("plain", "q2", "no"),
         answered("plain", "q5", "no"),
     ]
-    _, store = made(tmp_path / "dense-llama-3.1-8b.run", [first, vanilla()], questions, outcomes)
-    store.__exit__(None, None, None)
-    run_script("dense", "Exact match")
-    assert capsys.readouterr().out.splitlines() == [
-        "small: 2 certain, 2 uncertain",
-        "  first: 1.0 0.5",
-        "  plain: 0.5 0.5",
-    ]
+    made(tmp_path / "dense-llama-3.1-8b.run", [first, vanilla()], questions, outcomes)[1].close()
+    command = next(words for words in commands(ROOT / "docs/reproduce/dense.md", "report") if "--split-by" in words)
+    done = CliRunner().invoke(app, [*command, "--json"])
+    assert done.exit_code == 0, done.output
+    found = {
+        part["system"]: [(part[side]["mean"], part[side]["n"]) for side in ("certain", "uncertain")]
+        for part in json.loads(done.stdout)["datasets"][0]["parts"]
+    }
+    assert found == {"first": [(1.0, 2), (0.5, 2)], "plain": [(0.5, 2), (0.5, 2)]}
 
 
 def test_seper_is_compared_with_what_passages_are_worth(
