@@ -254,7 +254,7 @@ async def test_k_larger_than_the_corpus_uses_every_chunk_and_warns() -> None:
     state, path = await run(resources(llm, vectors=VECTORS[:3]))
     assert len(state["evidence"]) == 3
     assert path.count("evaluate") == 1, "every λ selects the same set"
-    assert any("only 3 chunks" in warning for warning in state["warnings"])
+    assert any("were found: 3." in warning for warning in state["warnings"])
 
 
 @pytest.fixture

@@ -241,7 +241,7 @@ async def test_the_childs_warnings_reach_the_parent_once() -> None:
     result = await parent_of(df_rag.build(opened).compile()).ainvoke(INPUT)
     assert len(result["warnings"]) == 2
     assert result["warnings"][0] == "said hello"
-    assert "only 3 chunks" in result["warnings"][1]
+    assert "were found: 3." in result["warnings"][1]
 
 
 async def test_a_parent_may_stop_inside_the_child_and_go_on(saver: BaseCheckpointSaver[Any]) -> None:
