@@ -340,7 +340,8 @@ async def test_the_drawn_graph_is_the_papers_figure(studio: Any) -> None:
         ("select_lambdas", "evaluate", True),
         ("select_lambdas", "choose_lambda", True),
         ("evaluate", "select_lambdas", False),
-        ("choose_lambda", "generate", False),
+        ("choose_lambda", "generate", True),
+        ("choose_lambda", "candidates", True),  # a set that grows chunk by chunk
         ("generate", "check_certainty", True),
         ("generate", "__end__", True),
         ("check_certainty", "__end__", False),
