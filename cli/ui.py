@@ -7,6 +7,8 @@ import socket
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -63,13 +65,17 @@ def ui(
             "read the corpora.",
         ),
     ] = False,
+    history: Annotated[
+        bool,
+        typer.Option("--history/--no-history", help="Keep questions, answers and traces after the page has ended."),
+    ] = True,
     config_file: ConfigFile = None,
 ) -> None:
     """Serve one page on this machine, until Ctrl-C: ask, watch the steps, read the answer and its trace.
 
     The page offers 'sample', 'embedded', and the corpora and models that are named here or in the configuration
-    (docs/settings.md). Questions, answers and traces
-    are kept in memory only. Nothing is sent anywhere except to the models.
+    (docs/settings.md). Questions, answers and traces are kept in the cache folder, and each browser finds its own.
+    Nothing is sent anywhere except to the models.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise UserFault('dubito ui runs on starlette and uvicorn: run `pip install "dubito[ui]"`.')
@@ -77,8 +83,9 @@ def ui(
     from ..ui.server import Server  # noqa: PLC0415 - an extra
 
     check_reach(host, everybody_may_ask=everybody_may_ask)
-    app = create_app(page_allow_list(corpus or [], llm, allow or []), host=host, at_once=at_once)
-    with listener(host, port) as listening:
+    allowed = page_allow_list(corpus or [], llm, allow or [])
+    with listener(host, port) as listening, TemporaryDirectory(prefix="dubito-") as forgotten:
+        app = create_app(allowed, host=host, at_once=at_once, history=None if history else Path(forgotten))
         address, chosen_port = listening.getsockname()[:2]
         name = f"[{address}]" if ":" in address else address
         query = "" if settings().token is None else "?token=TOKEN"

@@ -16,7 +16,7 @@ from langgraph.graph import END, START
 from ..nodes.chat import listen, reply, standalone
 from ..resources.resources import Resources
 from ..state.chat import ChatOutput, ChatState, Conversation
-from .registry import context_type, graph_named, graph_names, takes_a_plain_question
+from .registry import CHAT, context_type, graph_named, graph_names, takes_a_plain_question
 from .wiring import ANSWERS_FOR_PARENT, Machine
 
 if TYPE_CHECKING:
@@ -40,10 +40,15 @@ def build(graph: str, resources: Resources | None = None) -> Machine[ChatState, 
     return chat
 
 
+def chat_form(name: str, resources: Resources | None = None) -> Graph:
+    """The compiled chat form of one graph; raises as `build`."""
+    return build(name, resources).compile(name=name + CHAT)
+
+
 def chat_forms() -> dict[str, Graph]:
     """The compiled chat form of every graph that takes a plain question, by the graph's name."""
     names = (name for name in graph_names() if takes_a_plain_question(graph_named(name)))
-    return {name: build(name).compile(name=f"{name}_chat") for name in names}
+    return {name: chat_form(name) for name in names}
 
 
 globals().update(chat_forms())  # `langgraph.json` names each as dubito.graphs.chat:NAME

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 DEFAULT_GRAPH = "df_rag"
 """The graph that the command line and the page use if no graph is named."""
 
+CHAT = "_chat"
+"""The end of the name of a graph's chat form."""
+
 DEFINES_A_GRAPH = re.compile(r"^graph\b[^\n]* = ", re.MULTILINE)
 
 # the text is searched, since importing every technique takes seconds; here and not in a function, since reading a file
@@ -45,6 +48,12 @@ def graph_named(name: str, resources: Resources | None = None) -> Graph:
     module = import_module(f".{name}", __package__)
     graph: Graph = module.graph if resources is None else module.build(resources).compile(name=name)
     return graph
+
+
+def technique_of_chat(name: str) -> str:
+    """The graph whose chat form has that name; empty for any other name."""
+    technique = name.removesuffix(CHAT)
+    return technique if technique != name and technique in _NAMES else ""
 
 
 def context_type(graph: Graph) -> type[BaseContext]:

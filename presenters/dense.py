@@ -201,6 +201,8 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
 
 presenter = Presenter(
     name="DENSE",
+    purpose="Measure how certain an answer is",
+    when="You want to know whether the answer hangs on how a passage is worded.",
     about="DENSE measures how certain an answer is: it rephrases each chunk in turn and asks the question again. If "
     "all responses agree, their DSE (degree-based semantic entropy) is 0; it grows the more they differ, up to the "
     "logarithm of their number.",

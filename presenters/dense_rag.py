@@ -204,6 +204,8 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
 
 presenter = Presenter(
     name="DENSE-RAG",
+    purpose="Improve uncertain evidence",
+    when="The answer changes if a passage is worded differently.",
     about="DENSE-RAG measures how certain the answer is (DSE: 0 if the responses agree whichever chunk is rephrased) "
     "and improves an uncertain context. Unnecessary chunks, without which the answer stays the same, are dropped; "
     "chunks similar to the necessary ones, without which it changes, are added.",

@@ -185,6 +185,8 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
 
 presenter = Presenter(
     name="DF-RAG",
+    purpose="Compare diverse evidence",
+    when="The passages that are found repeat one fact, and the second fact is missing.",
     about="DF-RAG plans the question in steps and selects chunks at ten levels of diversity λ: at 1 the chunks most "
     "similar to the question, at lower levels chunks that differ more from one another. The model scores how well each "
     "selection supports every step; the answer comes from the selection at λ*, the level with the most support.",

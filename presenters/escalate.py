@@ -86,6 +86,8 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
 
 presenter = Presenter(
     name="Escalate",
+    purpose="Try the cheapest technique first",
+    when="Most questions are easy, and some need more.",
     about="Escalate asks the cheapest graph first, and a dearer one only while the answer is not certain enough. If no "
     "answer is, it is withheld.",
     steps=by_node(assess, conclude) | dict.fromkeys(RUNGS, rung),

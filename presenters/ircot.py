@@ -5,6 +5,8 @@ from .presenter import Presenter
 
 presenter = Presenter(
     name="IRCoT",
+    purpose="Look up every sentence of the reasoning",
+    when="A question of several hops; the other techniques are compared with it.",
     about="IRCoT reasons one sentence at a time. Before each sentence it searches for the sentence before, and the "
     "model reads the best snippet.",
     steps={**reasoning.STEPS, "query_from_last_rationale": reasoning.query},

@@ -49,6 +49,8 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
 
 presenter = Presenter(
     name="ITER-RETGEN",
+    purpose="Search again with the first answer",
+    when="The first answer names what the next search needs.",
     about="ITER-RETGEN retrieves and answers several times. Each search after the first contains the reasoning of the "
     "answer before.",
     steps={RETRIEVAL: retrieval, GENERATION: generation},

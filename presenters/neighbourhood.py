@@ -248,6 +248,8 @@ def look_up_step(
 
 presenter = Presenter(
     name="SUNAR's retrieval",
+    purpose="Explore the neighbours of good documents",
+    when="The document that is needed shares no word with the question.",
     about="It starts from a search and explores the neighbours of good documents, a batch at a time, until its budget "
     "is spent. If the answers sampled from a batch differ in meaning, the scores of that batch are lowered.",
     steps=by_node(search_first_stage, update_frontier, intermediate_answer) | {"select_batch": hidden},

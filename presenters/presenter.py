@@ -12,10 +12,11 @@ from importlib.util import find_spec
 from typing import Any, Self
 
 from ..errors import UserFault
+from ..graphs.registry import technique_of_chat
 from ..state.context import BaseContext
 from ..state.records import Chunk
 from ..traces.recording import Recording
-from ..traces.steps import Step
+from ..traces.steps import Step, named
 from .blocks import Block, Cell, Gauge, Row, Table, Words, num
 from .words import NO_ANSWER, counted, figure, measure
 
@@ -65,13 +66,16 @@ def by_node(*summaries: Callable[[Step], StepSummary]) -> dict[str, Callable[[St
 class Presenter:
     """What is shown of a technique.
 
-    name: as its paper writes it; about: what it does, in a few sentences, for readers who do not know the paper; steps:
-    what a finished step says; live_steps: the same for steps that also say something while they run; figures: what a
-    page shows of a run, as far as it got; outcome: what stands under the answer, of the output and the settings;
-    retrieval_steps: what a run retrieved; score: the name of the chunks' scores, empty if it is the search's.
+    name: as its paper writes it; purpose: what it is for, as a heading; when: a sentence that says where it helps;
+    about: what it does, in a few sentences, for readers who do not know the paper; steps: what a finished step says;
+    live_steps: the same for steps that also say something while they run; figures: what a page shows of a run, as far
+    as it got; outcome: what stands under the answer, of the output and the settings; retrieval_steps: what a run
+    retrieved; score: the name of the chunks' scores, empty if it is the search's.
     """
 
     name: str
+    purpose: str = ""
+    when: str = ""
     about: str = ""
     steps: Summaries = field(default_factory=dict)
     live_steps: Summaries = field(default_factory=dict)
@@ -83,12 +87,41 @@ class Presenter:
 
 @cache
 def presenter_of(graph: str) -> Presenter:
-    """The presenter of a graph: `presenter` in the module of its name; a plain one for a graph that has none."""
+    """The presenter of a graph: `presenter` in the module of its name; a plain one for a graph that has none.
+
+    A chat form has that of its graph, with the steps around the graph.
+    """
+    if technique := technique_of_chat(graph):
+        return _of_chat(technique)
     if graph.isidentifier() and find_spec(f"{__package__}.{graph}") is not None:
         found = getattr(import_module(f"{__package__}.{graph}"), "presenter", None)
         if isinstance(found, Presenter):
             return found
     return Presenter(graph)
+
+
+def _of_chat(technique: str) -> Presenter:
+    inner = presenter_of(technique)
+
+    def within(recording: Recording) -> Recording:
+        """The run of the technique, within that of its chat form."""
+        return replace(
+            recording, graph=technique, steps=[s for step in named(recording.steps, technique) for s in step.steps]
+        )
+
+    return replace(
+        inner,
+        steps={"standalone": standalone} | dict.fromkeys(("listen", technique, "reply"), nothing),
+        live_steps={},
+        figures=lambda recording: inner.figures(within(recording)),
+        outcome=lambda output, settings: (),
+        retrieval_steps=lambda recording: inner.retrieval_steps(within(recording)),
+    )
+
+
+def standalone(step: Step) -> StepSummary:
+    """The question as it stands alone."""
+    return StepSummary(step.update.get("question", ""), warnings(step))
 
 
 def score_name(graph: str, settings: BaseContext) -> str:

@@ -129,6 +129,8 @@ def _u(uncertainty: float | None) -> Cell:
 
 presenter = Presenter(
     name="SeaKR",
+    purpose="Look up only what the model does not know",
+    when="Passages mislead the model about facts that it knows.",
     about="SeaKR reasons one sentence at a time and measures U, how much sampled sentences differ inside the model: "
     "above the threshold δ it searches, and keeps the snippet with the lowest U. In the end it answers from the "
     "sentences and from the snippets, and chooses the answer with the lower U.",

@@ -148,6 +148,8 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
 
 presenter = Presenter(
     name="SePer",
+    purpose="Measure what passages are worth",
+    when="You have right answers and want to know whether retrieval helps the model.",
     about="SePer measures how useful the chunks are: the model answers several times with them and several times "
     "without. SePer is its belief in the right answer, from 0 to 1: the weight of the responses that a judge finds to "
     "say the same. ΔSePer is the belief with the chunks minus the belief without.",

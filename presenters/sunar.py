@@ -107,6 +107,8 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
 
 presenter = Presenter(
     name="SUNAR",
+    purpose="Answer by sub-questions",
+    when="A question of several hops, whose later documents share no word with it.",
     about="SUNAR asks one sub-question after another, each built on the answers so far. Each look-up starts from a "
     "search and explores the neighbours of good documents. At the end the model reads the best evidence of all "
     "sub-questions again.",

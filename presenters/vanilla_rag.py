@@ -47,6 +47,8 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
 
 presenter = Presenter(
     name="Plain RAG",
+    purpose="Answer from similar passages",
+    when="A question whose answer stands in one or two passages.",
     about="Plain RAG retrieves chunks for the question once, and the model answers from them.",
     steps=by_node(retrieve),
     figures=figures,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserFault
-from ..graphs.registry import context_type, graph_named
+from ..graphs.registry import context_type, graph_named, technique_of_chat
 from ..json_files import open_file, parsed
 from .events import AnswerPiece, Event, ModelCall, NodeEnd, NodeStart
 from .steps import Call, Step, Steps, walk
@@ -132,7 +132,12 @@ def _header(path: Path, first: bytes) -> tuple[Recording, Steps]:
 def _known(name: str, context: Mapping[str, Any]) -> tuple[Graph | None, BaseContext | None]:
     """The graph and the context; None for a graph that is not dubito's, and for settings of another version."""
     try:
-        graph = graph_named(name)
+        if technique := technique_of_chat(name):
+            from ..graphs.chat import chat_form  # noqa: PLC0415 - imports every technique
+
+            graph = chat_form(technique)
+        else:
+            graph = graph_named(name)
         settings = context_type(graph).model_validate(context)
     except ValueError:  # a UserFault is a ValueError too
         return None, None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +20,19 @@ from starlette.types import Receive, Scope, Send
 
 from .. import __version__
 from ..errors import UserFault
+from ..graphs.chat import chat_form
 from ..graphs.context_from_text import context_for
-from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names, takes_answers
+from ..graphs.registry import DEFAULT_GRAPH, graph_named, takes_answers
 from ..presenters.words import counted
 from ..render import trace_page
+from ..render.facts import answer_of
 from ..resources.allowlist import AllowList, Forbidden
-from ..traces.recording import assembled
-from .form import form_of
+from ..settings import settings
+from ..traces.recording import Recording, assembled
+from .form import choices, example_questions, form_of
 from .guard import Guard, TokenCheck
-from .request import Request, render
+from .history import History, is_name, new_name
+from .request import PageEvent, Request, render, shown_again
 
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
@@ -45,8 +48,11 @@ LONGEST_BODY = 200_000
 MOST_ANSWERS = 100
 """Right answers of a question."""
 
-KEPT_BYTES = 64_000_000
-"""Size of all traces in memory; beyond it the oldest are removed."""
+MOST_TURNS = 20
+"""Earlier questions of a conversation that a follow-up may refer to."""
+
+COOKIE = "dubito_browser"
+"""Holds the name under which a browser's questions are kept."""
 
 TRACE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -54,7 +60,10 @@ TOO_LONG = f"The question is too long: it may have {LONGEST_QUESTION:,} characte
 
 
 class QuestionBody(BaseModel):
-    """The body of a question, as the page's script sends it."""
+    """The body of a question, as the page's script sends it.
+
+    follows: the runs of the conversation so far, the earliest first, if the question follows up on them.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -62,46 +71,34 @@ class QuestionBody(BaseModel):
     question: str
     settings: dict[str, str] = Field(default_factory=dict)
     answers: list[str] = Field(default_factory=list)
-
-
-class Traces:
-    """The traces of the last questions, in memory, by names that cannot be guessed."""
-
-    def __init__(self, most: int = KEPT_BYTES) -> None:
-        """most: bytes of all traces; the last trace stays even if it is longer."""
-        self._most = most
-        self._traces: dict[str, bytes] = {}
-
-    def keep(self, name: str, trace: bytes) -> None:
-        """Keep a trace, and remove the oldest beyond the limit."""
-        self._traces[name] = trace
-        while len(self._traces) > 1 and sum(map(len, self._traces.values())) > self._most:
-            del self._traces[next(iter(self._traces))]
-
-    def get(self, name: str) -> bytes:
-        """A trace; HTTP status 404 if it was never kept or was removed."""
-        if name not in self._traces:
-            raise HTTPException(404, "This run is not kept here (any more): ask its question again.")
-        return self._traces[name]
+    follows: list[str] = Field(default_factory=list, max_length=MOST_TURNS)
 
 
 def create_app(
-    allowed: AllowList, *, host: str = "127.0.0.1", at_once: int = 2, resources: Resources | None = None
+    allowed: AllowList,
+    *,
+    host: str = "127.0.0.1",
+    at_once: int = 2,
+    history: Path | None = None,
+    resources: Resources | None = None,
 ) -> Starlette:
     """The server's application.
 
     allowed: the resources that a request may name; host: the address of the server; at_once: the maximum number of
-    questions at a time; resources: live objects that replace the names in the settings. The application's
-    `state.end_runs` ends the running questions.
+    questions at a time; history: the folder for questions and traces, by default in the cache folder; resources: live
+    objects that replace the names in the settings. The application's `state.end_runs` ends the running questions.
     """
-    page = Page(allowed, at_once, resources)
+    page = Page(allowed, at_once, History(history or settings().cache / "history"), resources)
     routes = [
         Route("/", page.page),
         Route("/ui.css", page.style),
         Route("/ui.js", page.script),
         Route("/form/{graph}", page.form),
         Route("/ask", page.ask, methods=["POST"]),
+        Route("/history", page.asked),
         Route("/runs/{name}", page.run),
+        Route("/runs/{name}", page.delete, methods=["DELETE"]),
+        Route("/runs/{name}/events", page.events),
         Route("/runs/{name}/trace.jsonl", page.trace),
     ]
     app = Starlette(
@@ -116,22 +113,24 @@ def create_app(
 class Page:
     """The endpoints of the routes."""
 
-    def __init__(self, allowed: AllowList, at_once: int, resources: Resources | None) -> None:
-        self._allowed, self._at_once, self._resources = allowed, at_once, resources
+    def __init__(self, allowed: AllowList, at_once: int, history: History, resources: Resources | None) -> None:
+        self._allowed, self._at_once, self._history, self._resources = allowed, at_once, history, resources
         self._running: set[asyncio.Task[None]] = set()
-        self._traces = Traces()
 
     def page(self, request: HTTPRequest) -> Response:
         """The page, with the form of the default graph."""
-        return HTMLResponse(
+        response = HTMLResponse(
             render(
                 "page.jinja",
-                graphs=graph_names(),
+                choices=choices(),
                 form=form_of(graph_named(DEFAULT_GRAPH), self._allowed),
+                examples=example_questions(),
                 longest=LONGEST_QUESTION,
                 version=__version__,
             )
         )
+        _remember(_browser(request), request, response)
+        return response
 
     def style(self, request: HTTPRequest) -> Response:
         """The style of the trace page, and that of this page."""
@@ -149,22 +148,48 @@ class Page:
             return PlainTextResponse(str(fault), status_code=404)
         return HTMLResponse(render("form.jinja", form=form))
 
+    def asked(self, request: HTTPRequest) -> Response:
+        """The list of this browser's questions."""
+        return HTMLResponse(render("history.jinja", asked=self._history.asked(_browser(request))))
+
     def run(self, request: HTTPRequest) -> Response:
         """The trace page of a question."""
+        try:
+            page = trace_page.render(self._recording(_browser(request), request.path_params["name"]))
+        except UserFault as fault:
+            return PlainTextResponse(str(fault), status_code=409)
+        return HTMLResponse(page, headers={"Content-Security-Policy": TRACE_POLICY})
+
+    def events(self, request: HTTPRequest) -> Response:
+        """The events of a question that was asked before, as `ask` gives them."""
         name = request.path_params["name"]
-        recording = assembled(Path(name), self._traces.get(name).splitlines(keepends=True))
-        return HTMLResponse(trace_page.render(recording), headers={"Content-Security-Policy": TRACE_POLICY})
+        try:
+            events = list(shown_again(name, self._recording(_browser(request), name)))
+        except UserFault as fault:
+            return JSONResponse({"error": str(fault)}, status_code=409)
+        except HTTPException as refusal:
+            return JSONResponse({"error": refusal.detail}, status_code=refusal.status_code)
+        return Response("".join(map(_event_text, events)), media_type="text/event-stream")
 
     def trace(self, request: HTTPRequest) -> Response:
         """The trace as `dubito trace` reads it."""
         headers = {"Content-Disposition": 'attachment; filename="trace.jsonl"'}
-        trace = self._traces.get(request.path_params["name"])
+        trace = self._history.trace(_browser(request), request.path_params["name"])
         return Response(trace, media_type="application/jsonl", headers=headers)
+
+    def delete(self, request: HTTPRequest) -> Response:
+        """Delete a question and its trace."""
+        self._history.delete(_browser(request), request.path_params["name"])
+        return Response(status_code=204)
+
+    def _recording(self, browser: str, name: str) -> Recording:
+        return assembled(Path(name), self._history.trace(browser, name).splitlines(keepends=True))
 
     async def ask(self, http: HTTPRequest) -> Response:
         """Run a question and stream its events; a refusal is a status and one sentence."""
+        browser = _browser(http)
         try:
-            graph, question, context, answers = await self._question(await _body(http))
+            graph, question, context, given = await self._question(await _body(http), browser)
         except UserFault as fault:
             return JSONResponse({"error": str(fault)}, status_code=403 if isinstance(fault, Forbidden) else 400)
         except HTTPException as refusal:
@@ -173,13 +198,15 @@ class Page:
             most = counted(self._at_once, "question")
             sentence = f"No more than {most} can be under way here at once: wait until one is answered."
             return JSONResponse({"error": sentence}, status_code=429)
-        request = Request(secrets.token_urlsafe(16), graph, question, context, answers)
+        request = Request(new_name(), graph, question, context, given)
         self._running.add(request.task)
         request.task.add_done_callback(self._running.discard)
-        return _EventStream(request, self._traces)
+        response = _EventStream(request, lambda trace: self._history.keep(browser, request.name, trace))
+        _remember(browser, http, response)
+        return response
 
-    async def _question(self, body: bytes) -> tuple[Graph, str, BaseContext, Mapping[str, Any]]:
-        """The graph, the question, the context and the right answers; raises for a request that is refused."""
+    async def _question(self, body: bytes, browser: str) -> tuple[Graph, str, BaseContext, Mapping[str, Any]]:
+        """The graph, the question, the context and the graph's input; raises for a request that is refused."""
         try:
             given = QuestionBody.model_validate_json(body)
         except ValidationError as fault:
@@ -192,7 +219,21 @@ class Page:
         graph = await asyncio.to_thread(graph_named, given.graph, self._resources)
         context = context_for(graph, {}, [f"{name}={value}" for name, value in given.settings.items()])
         self._allowed.check(context)
-        return graph, question, context, _answers(graph, given.answers)
+        if turns := await asyncio.to_thread(self._turns, browser, given.follows):
+            if takes_answers(graph):
+                raise UserFault(f"A question to {graph.name} stands alone: ask it without following up.")
+            graph = await asyncio.to_thread(chat_form, graph.name, self._resources)
+            return graph, question, context, {"messages": [*turns, {"role": "user", "content": question}]}
+        return graph, question, context, {"question": question, **_answers(graph, given.answers)}
+
+    def _turns(self, browser: str, names: Sequence[str]) -> list[dict[str, str]]:
+        """The questions and answers of earlier runs as messages; runs without an answer are left out."""
+        turns = []
+        for name in names:
+            recording = self._recording(browser, name)
+            if answer := answer_of(recording):
+                turns += [{"role": "user", "content": recording.question}, {"role": "assistant", "content": answer}]
+        return turns
 
     def end_runs(self) -> None:
         """Stop the running questions."""
@@ -203,9 +244,9 @@ class Page:
 class _EventStream(StreamingResponse):
     """The events of a run, as server-sent events. The run ends with the connection; its trace is kept."""
 
-    def __init__(self, request: Request, traces: Traces) -> None:
+    def __init__(self, request: Request, keep: Callable[[bytes], None]) -> None:
         super().__init__(self._lines(), media_type="text/event-stream")
-        self._request, self._traces = request, traces
+        self._request, self._keep = request, keep
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -213,17 +254,34 @@ class _EventStream(StreamingResponse):
         finally:
             self._request.task.cancel()
             await asyncio.wait([self._request.task])
-            self._keep_trace()
+            await self._keep_trace()
 
     async def _lines(self) -> AsyncIterator[str]:
         async for event in self._request.events():
             if event.kind in {"done", "fault"}:  # they link to the trace
-                self._keep_trace()
-            yield f"event: {event.kind}\ndata: {json.dumps(event.data)}\n\n"
+                await self._keep_trace()
+            yield _event_text(event)
 
-    def _keep_trace(self) -> None:
+    async def _keep_trace(self) -> None:
         if trace := self._request.trace:
-            self._traces.keep(self._request.name, trace)
+            await asyncio.to_thread(self._keep, trace)
+
+
+def _event_text(event: PageEvent) -> str:
+    return f"event: {event.kind}\ndata: {json.dumps(event.data)}\n\n"
+
+
+def _browser(request: HTTPRequest) -> str:
+    """The name of the browser; a new one for a browser that has none yet."""
+    known = request.cookies.get(COOKIE, "")
+    return known if is_name(known) else new_name()
+
+
+def _remember(browser: str, request: HTTPRequest, response: Response) -> None:
+    """Have the browser keep its name."""
+    if request.cookies.get(COOKIE) != browser:
+        secure = request.url.scheme == "https"
+        response.set_cookie(COOKIE, browser, max_age=31_536_000, httponly=True, samesite="strict", secure=secure)
 
 
 async def _body(request: HTTPRequest) -> bytes:

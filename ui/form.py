@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
-from ..graphs.registry import context_type, takes_answers
+from ..graphs.registry import context_type, graph_named, graph_names, takes_answers
+from ..presenters.presenter import presenter_of
 from ..resources.allowlist import AllowList
+from ..resources.opening import SAMPLE, corpus_path
 from ..state.context import PRESET, BaseContext, marks_of
 from ..state.mixins import AnsweringContext, CorpusContext
 
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
 
 COMMON = ("corpus", "llm", "k")
 """The settings that are always shown; the others are folded."""
+
+SHARED = ("corpus", "llm", "preset")
+"""The settings that a graph has from another one that is asked the same question beside it."""
+
+EXAMPLES = 4
+"""Questions of the sample corpus on the page."""
 
 NAMED_BY = {"corpus": "--corpus PATH", "llm": "--llm NAME"}
 """The options of `dubito ui` that allow values of these settings."""
@@ -44,13 +52,40 @@ class Input:
 
 @dataclass(frozen=True)
 class Form:
-    """about: one line about the graph; answers: does the graph take right answers too?"""
+    """about, when: what the graph does, and where it helps; answers: does the graph take right answers too?"""
 
     graph: str
     about: str
+    when: str
     answers: bool
     common: Sequence[Input]
     rest: Sequence[Input]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A graph to choose. shared: those of its settings that two graphs asked side by side have in common."""
+
+    graph: str
+    label: str
+    shared: Sequence[str]
+
+
+def choices() -> list[Choice]:
+    """The graphs by what they are for; those that measure against right answers come last."""
+    found = []
+    for name in graph_names():
+        presenter, graph = presenter_of(name), graph_named(name)
+        label = f"{presenter.purpose} ({presenter.name})" if presenter.purpose else presenter.name
+        shared = [setting for setting in SHARED if setting in context_type(graph).model_fields]
+        found.append((takes_answers(graph), Choice(name, label, shared)))
+    return [choice for _, choice in sorted(found, key=lambda entry: entry[0])]
+
+
+def example_questions() -> list[tuple[str, str]]:
+    """Questions about the sample corpus, each with its right answer."""
+    lines = (corpus_path(SAMPLE).parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    return [(record["question"], record["answer"]) for record in map(json.loads, lines[:EXAMPLES])]
 
 
 def form_of(graph: Graph, allowed: AllowList) -> Form:
@@ -70,8 +105,8 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
     of_most = [*AnsweringContext.model_fields, "first_stage", *CorpusContext.model_fields]
     own = [entry for name, entry in inputs.items() if name not in of_most]
     shared = [inputs[name] for name in dict.fromkeys(of_most) if name in inputs]
-    about = (sys.modules[f"dubito.graphs.{graph.name}"].__doc__ or "").strip().splitlines()[0]
-    return Form(graph.name, about, takes_answers(graph), common, [*own, *shared])
+    presenter = presenter_of(graph.name)
+    return Form(graph.name, presenter.about, presenter.when, takes_answers(graph), common, [*own, *shared])
 
 
 def _input(name: str, schema: type[BaseContext], allowed: AllowList, presets: Sequence[str]) -> Input:

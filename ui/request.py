@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import sentence_of
-from ..presenters.presenter import figures_of, outcome_of, summary_of
+from ..presenters.presenter import figures_of, outcome_of, presenter_of, summary_of
 from ..presenters.words import counted, duration
 from ..render.facts import answer_of, cost_of, cost_words, evidence_of, warnings_of
 from ..render.html import environment
 from ..traces.events import ANSWER_MODES, AnswerPiece, EventReader
-from ..traces.recording import assembled
-from ..traces.run import Run
+from ..traces.recording import Recording, assembled
 from ..traces.steps import Step, Steps
 from ..traces.writer import first_line, last_line, line_of
 
@@ -36,19 +35,23 @@ def render(template: str, **values: object) -> str:
 
 @dataclass(frozen=True)
 class PageEvent:
-    """An event for the page: the run's name, a step as it is now, the answer so far, the end, or a sign of life."""
+    """An event for the page.
 
-    kind: Literal["begun", "step", "answer", "done", "fault", "alive"]
+    The run's name, question and technique; a step as it is now; the answer so far; the end (stopped: only of a run that
+    is shown again); a sign of life.
+    """
+
+    kind: Literal["begun", "step", "answer", "done", "fault", "stopped", "alive"]
     data: Mapping[str, Any]
 
 
 class Request:
     """A question and its run, which begins at once; cancel `task` to stop it."""
 
-    def __init__(self, name: str, graph: Graph, question: str, context: BaseContext, more: Mapping[str, Any]) -> None:
-        """name: of the run on the page; more: the graph's further inputs."""
+    def __init__(self, name: str, graph: Graph, question: str, context: BaseContext, given: Mapping[str, Any]) -> None:
+        """name: of the run on the page; given: the graph's input."""
         self.name = name
-        self._run = Run(graph, question, context, more)
+        self._graph, self._question, self._context, self._given = graph, question, context, given
         self._lines: list[bytes] = []
         self._parts: asyncio.Queue[tuple[float, Any]] = asyncio.Queue()
         self._fault: Exception | asyncio.CancelledError | None = None
@@ -62,11 +65,9 @@ class Request:
 
     async def _stream(self) -> None:
         """Put the parts of the graph's stream into the queue; at the end None."""
-        run = self._run
-        given = {"question": run.question, **run.more}
         try:
-            async for part in run.graph.astream(
-                given, context=run.context, stream_mode=ANSWER_MODES, subgraphs=True, version="v2"
+            async for part in self._graph.astream(
+                self._given, context=self._context, stream_mode=ANSWER_MODES, subgraphs=True, version="v2"
             ):
                 self._parts.put_nowait((time.monotonic(), part))
         except asyncio.CancelledError as cancelled:
@@ -79,16 +80,16 @@ class Request:
 
     async def events(self) -> AsyncGenerator[PageEvent]:
         """The events of the run until its end; a run that was stopped ends without a last event."""
-        run = self._run
-        reader, steps = EventReader(run.graph), Steps(run.graph.name, run.graph, run.context)
-        self._lines.append(await asyncio.to_thread(first_line, run.graph, run.question, run.context))
-        yield PageEvent("begun", {"name": self.name})
-        has_ended, answer = False, ""
+        graph = self._graph
+        reader, steps = EventReader(graph), Steps(graph.name, graph, self._context)
+        self._lines.append(await asyncio.to_thread(first_line, graph, self._question, self._context))
+        yield _begun(self.name, graph.name, self._question)
+        has_ended, answer, seconds = False, "", 0.0
         while not has_ended:
             changed: dict[int, Step] = {}
             before = answer
             for at, part in await self._waiting_parts():
-                run.seconds = at - self._began
+                seconds = at - self._began
                 if has_ended := part is None:
                     break
                 event = reader.event(part, at)
@@ -105,9 +106,11 @@ class Request:
             elif not has_ended and not changed:
                 yield PageEvent("alive", {})
         if not isinstance(self._fault, asyncio.CancelledError):
-            run.output = reader.output
-            self._lines.append(last_line(run.seconds, run.output, self._fault))
-            yield await asyncio.to_thread(self._last_event, self._fault)
+            self._lines.append(last_line(seconds, reader.output, self._fault))
+            if self._fault is not None:
+                yield _fault_event(self.name, sentence_of(self._fault))
+            else:
+                yield await asyncio.to_thread(lambda: _done_event(self.name, assembled(Path(self.name), self._lines)))
 
     async def _waiting_parts(self) -> list[tuple[float, Any]]:
         """All parts in the queue; waits for the first at most `QUIET_S`."""
@@ -118,23 +121,41 @@ class Request:
             parts.append(self._parts.get_nowait())
         return parts
 
-    def _last_event(self, fault: Exception | None) -> PageEvent:
-        if fault is not None:
-            html = render("fault.jinja", name=self.name, sentence=sentence_of(fault))
-            return PageEvent("fault", {"html": html})
-        run, recording = self._run, assembled(Path(self.name), self._lines)
-        html = render(
-            "done.jinja",
-            name=self.name,
-            graph=run.graph.name,
-            answer=answer_of(recording) or "(the model gave no answer)",
-            outcome=outcome_of(run.graph.name, run.output, run.context),
-            warnings=warnings_of(recording),
-            evidence=evidence_of(recording),
-            blocks=figures_of(recording),
-            cost=cost_words(recording),
-        )
-        return PageEvent("done", {"html": html})
+
+def shown_again(name: str, recording: Recording) -> Iterator[PageEvent]:
+    """The events of a run that ended, from its trace: each step as it was last."""
+    yield _begun(name, recording.graph, recording.question)
+    for _, step in recording.walk():
+        yield _step_event(step)
+    if recording.error is not None:
+        yield _fault_event(name, str(recording.error.get("message", "")))
+    elif recording.ended:
+        yield _done_event(name, recording)
+    else:
+        yield PageEvent("stopped", {})
+
+
+def _begun(name: str, graph: str, question: str) -> PageEvent:
+    return PageEvent("begun", {"name": name, "question": question, "technique": presenter_of(graph).name})
+
+
+def _fault_event(name: str, sentence: str) -> PageEvent:
+    return PageEvent("fault", {"html": render("fault.jinja", name=name, sentence=sentence)})
+
+
+def _done_event(name: str, recording: Recording) -> PageEvent:
+    html = render(
+        "done.jinja",
+        name=name,
+        technique=presenter_of(recording.graph).name,
+        answer=answer_of(recording) or "(the model gave no answer)",
+        outcome=outcome_of(recording.graph, recording.output or {}, recording.settings),
+        warnings=warnings_of(recording),
+        evidence=evidence_of(recording),
+        blocks=figures_of(recording),
+        cost=cost_words(recording),
+    )
+    return PageEvent("done", {"html": html})
 
 
 def _step_event(step: Step) -> PageEvent:

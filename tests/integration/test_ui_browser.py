@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,11 @@ class Browser:
         self.call("Page.navigate", url=url)
         self.until("!window.isLeft && document.readyState === 'complete'")
 
+    def reload(self) -> None:
+        self.run("window.isLeft = true")
+        self.call("Page.reload")
+        self.until("!window.isLeft && document.readyState === 'complete'")
+
     def until(self, condition: str, seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not self.run(f"Boolean({condition})"):
@@ -121,6 +127,8 @@ class Browser:
         os.close(self._to)
         os.close(self._from)
 
+
+HAS_ENDED = "document.querySelector('.status')?.textContent === 'Done.'"
 
 HOSTILE = "<img src=x onerror='document.documentElement.dataset.owned = 1'>"
 
@@ -189,25 +197,33 @@ def test_a_question_is_asked_by_keyboard_and_its_steps_come_as_they_happen(brows
     browser.write("And why?")
     browser.press("Enter")
     browser.until("document.querySelector('.card.running')?.innerText.startsWith('plan')")
+    assert browser.run("document.activeElement.className") == "stop"
     sides = browser.run("[...document.querySelectorAll('[data-round=\"2\"] > .card')].map(one => one.offsetTop)")
     assert len(sides) == 2, "plan and candidates run side by side"
     assert sides[0] == sides[1]
-    assert shown(browser, "#answer") == []
+    assert shown(browser, ".answer") == []
     assert browser.run("document.getElementById('go').disabled")
     llm.let.set()
-    browser.until("document.getElementById('status').textContent === 'Done.'")  # the answer comes before the end
-    assert shown(browser, "#answer") == [f"the Lune {HOSTILE}"]
-    assert browser.run("document.activeElement.id") == "outcome"
+    browser.until(HAS_ENDED)  # the answer comes before the end
+    assert shown(browser, ".answer") == [f"the Lune {HOSTILE}"]
+    browser.until("document.activeElement.id === 'question'")
     nodes = [one.split()[0] for one in shown(browser, ".card.done")]
     assert nodes == ["prepare", *sorted(["plan", "candidates"], key=nodes.index), *nodes[3:]]
     assert nodes[-2:] == ["choose_lambda", "generate"]
-    assert len(shown(browser, "#evidence li")) == 5
+    assert len(shown(browser, ".evidence li")) == 5
     assert browser.run("document.documentElement.dataset.owned") is None
     trace = browser.run("fetch(document.querySelector('.links [download]').href).then(one => one.text())")
     asked = json.loads(trace.splitlines()[0])
     assert asked["question"] == "Which river?\nAnd why?"
+    again = browser.run("location.href")
     browser.open(browser.run("document.querySelector('.links a').href"))
     assert shown(browser, "h1") == ["Which river? And why?"]
+    browser.open(again)
+    browser.until(HAS_ENDED)
+    assert shown(browser, ".asked") == ["Which river?\nAnd why?"]
+    assert shown(browser, ".answer") == [f"the Lune {HOSTILE}"]
+    assert [one.split()[0] for one in shown(browser, ".card.done")] == nodes
+    assert browser.run("document.documentElement.dataset.owned") is None
 
 
 def test_stop_ends_the_run_and_another_can_be_asked(browser, serve):
@@ -216,15 +232,16 @@ def test_stop_ends_the_run_and_another_can_be_asked(browser, serve):
     browser.write("Which river?")
     browser.press("Enter")
     browser.until("document.querySelector('.card.running')")
-    browser.run("document.getElementById('stop').click()")
-    browser.until("document.getElementById('status').textContent === 'Stopped.'")
+    browser.run("document.querySelector('.stop').click()")
+    browser.until("document.querySelector('.status').textContent === 'Stopped.'")
     wait_until(lambda: llm.ended == ["cancelled"])
     assert shown(browser, ".card.running") == []
-    assert browser.run("document.getElementById('stop').hidden")
-    asked = browser.run("document.querySelector('#outcome a').href")
+    browser.until("!document.getElementById('go').disabled")
+    assert browser.run("document.querySelector('.stop').hidden")
+    asked = browser.run("document.querySelector('.result a').href")
     llm.let.set()
     browser.run("document.getElementById('go').click()")
-    browser.until("document.querySelector('#answer')")
+    browser.until("document.querySelector('.answer')")
     browser.open(asked)
     assert shown(browser, "h1") == ["Which river?"]
     assert [card for card in shown(browser, ".step > summary") if "not finished" in card]
@@ -235,7 +252,8 @@ def test_a_closed_tab_ends_its_run(browser, serve):
     browser.open(serve(llm))
     browser.write("Which river?")
     browser.press("Enter")
-    browser.until("document.querySelector('.card.running')")
+    browser.until("document.querySelector('.card.running')?.innerText.startsWith('plan')")
+    wait_until(lambda: llm.under_way_at_most == 1)
     browser.open("about:blank")
     wait_until(lambda: llm.ended == ["cancelled"])
 
@@ -246,17 +264,17 @@ def test_faults_are_said_where_they_are_seen(browser, serve):
     browser.open(serve(llm))
     browser.write("  ")
     browser.press("Enter")
-    browser.until("document.querySelector('#fault')")
-    assert shown(browser, "#fault") == ["The question is empty: write one."]
+    browser.until("document.querySelector('.fault')")
+    assert shown(browser, ".fault") == ["The question is empty: write one."]
     browser.run("document.getElementById('set-corpus').add(new Option('/etc', '/etc', true, true))")
     browser.run("document.getElementById('question').value = 'Which river?'")
     browser.run("document.getElementById('go').click()")
-    browser.until("document.querySelector('#fault')?.textContent.startsWith('corpus')")
-    assert "corpus '/etc' is not allowed here" in shown(browser, "#fault")[0]
+    browser.until("document.querySelector('.fault')?.textContent.startsWith('corpus')")
+    assert "corpus '/etc' is not allowed here" in shown(browser, ".fault")[0]
     browser.run("document.getElementById('set-corpus').value = 'sample'")
     browser.run("document.getElementById('go').click()")
-    browser.until("document.querySelector('#fault')?.textContent.startsWith('This model')")
-    assert browser.run("document.querySelector('#fault').getAttribute('role')") == "alert"
+    browser.until("document.querySelector('.fault')?.textContent.startsWith('This model')")
+    assert browser.run("document.querySelector('.fault').getAttribute('role')") == "alert"
     assert len(shown(browser, ".card.failed")) == 1
 
 
@@ -281,7 +299,7 @@ def test_the_page_fits_the_screen_in_either_colour(browser, serve, width, dark):
     browser.open(serve(llm))
     browser.write("Which river?")
     browser.press("Enter")
-    browser.until("document.querySelector('#answer')")
+    browser.until("document.querySelector('.answer')")
     browser.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
     assert browser.run("document.documentElement.scrollWidth") == width
     light = browser.run(
@@ -296,7 +314,96 @@ def test_every_control_is_reached_by_tab_alone(browser, serve):
     for _ in range(40):
         browser.press("Tab")
         reached.append(browser.run("document.activeElement.id || document.activeElement.tagName"))
-    assert reached[:6] == ["go", "graph", "set-corpus", "set-llm", "set-k", "SUMMARY"]
+    assert reached[:7] == ["go", "SUMMARY", "graph", "set-corpus", "set-llm", "set-k", "SUMMARY"]
+    assert "beside" in reached
+
+
+def asked_and_answered(browser: Browser, question: str) -> None:
+    browser.run("document.getElementById('question').value = ''; document.getElementById('question').focus()")
+    browser.write(question)
+    browser.press("Enter")
+    browser.until("document.getElementById('go').disabled")
+    browser.until("!document.getElementById('go').disabled")
+
+
+@pytest.fixture
+def answered(browser: Browser, serve: Callable[..., str]) -> Browser:
+    """A page with an answer."""
+    llm = Held()
+    llm.let.set()
+    browser.open(serve(llm, at_once=2))
+    asked_and_answered(browser, "Which river?")
+    return browser
+
+
+def test_a_follow_up_stands_below_the_answer_and_a_new_question_in_its_place(answered):
+    answered.run("document.getElementById('follow').click()")
+    asked_and_answered(answered, "And where?")
+    assert shown(answered, ".asked") == ["Which river?", "And where?"]
+    assert "standalone" in [one.split()[0] for one in shown(answered, ".exchange:last-child .card.done")]
+    answered.reload()
+    answered.until("!document.getElementById('go').disabled && document.querySelectorAll('.answer').length == 2")
+    assert shown(answered, ".asked") == ["Which river?", "And where?"]
+    asked_and_answered(answered, "Which hill?")
+    assert shown(answered, ".asked") == ["Which hill?"]
+
+
+def test_two_techniques_answer_side_by_side(answered):
+    answered.run("document.getElementById('beside').value = 'cot'")
+    asked_and_answered(answered, "Which river?")
+    assert shown(answered, ".technique") == ["DF-RAG", "Chain of thought"]
+    left, right = answered.run("[...document.querySelectorAll('.run')].map(one => one.getBoundingClientRect().top)")
+    assert left == right
+    assert len(shown(answered, ".answer")) == 2
+
+
+def test_an_earlier_question_is_opened_and_deleted(answered):
+    asked_and_answered(answered, "Which hill?")
+    assert shown(answered, "#history a") == ["Which hill?", "Which river?"]
+    answered.run("document.querySelectorAll('#history a')[1].click()")
+    answered.until(
+        "document.querySelector('.asked')?.innerText === 'Which river?' && document.querySelector('.answer')"
+    )
+    answered.run("document.querySelector('.forget').click()")
+    answered.until("document.querySelectorAll('#history a').length === 1")
+    assert shown(answered, "#history a") == ["Which river?"]
+
+
+def test_an_example_is_put_into_the_box_while_the_sample_is_chosen(browser, serve):
+    browser.open(serve(Held()))
+    browser.run("document.querySelector('#examples').open = true; document.querySelector('.example').click()")
+    assert browser.run("document.getElementById('question').value").startswith("Who founded the newspaper")
+    browser.run("document.getElementById('set-corpus').add(new Option('/notes', '/notes', true, true))")
+    browser.run("document.getElementById('set-corpus').dispatchEvent(new Event('change', { bubbles: true }))")
+    assert browser.run("document.getElementById('examples').hidden")
+
+
+AXE = files("axe_core_python") / "axe.min.js"
+
+RULES = "axe.run(document, {resultTypes: ['violations']})"
+
+
+def faults_of(browser: Browser) -> list[str]:
+    """What axe finds in the open page that is serious."""
+    browser.run(AXE.read_text(encoding="utf-8") + "; 0")
+    found = browser.run(f"{RULES}.then(one => one.violations)")
+    return [
+        f"{one['id']}: {[node['html'][:120] for node in one['nodes']][:3]}"
+        for one in found
+        if one["impact"] in {"serious", "critical"}
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_serious_on_the_page_and_in_the_trace(answered, dark):
+    answered.screen(1280, dark=dark)
+    answered.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    assert faults_of(answered) == []
+    answered.run("document.querySelector('label[for=question]').remove()")
+    assert "label" in [fault.partition(":")[0] for fault in faults_of(answered)]
+    answered.open(answered.run("document.querySelector('.links a').href"))
+    answered.run("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    assert faults_of(answered) == []
 
 
 def wait_until(done: Callable[[], bool], seconds: float = 60) -> None:

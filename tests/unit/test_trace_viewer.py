@@ -453,7 +453,13 @@ def test_a_presenter_that_fails_leaves_the_plain_steps(name, traces, monkeypatch
         raise ZeroDivisionError("by zero")
 
     recording = read(traces[name])
-    failing = Presenter(name, "", {step.node: fail for _, step in recording.walk()}, {}, fail, fail, fail)
+    failing = Presenter(
+        name,
+        steps={step.node: fail for _, step in recording.walk()},
+        figures=fail,
+        outcome=fail,
+        retrieval_steps=fail,
+    )
     settings = recording.steps[0].settings
     monkeypatch.setattr(presenter_module, "presenter_of", lambda graph: failing)
     for _, step in recording.walk():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -11,14 +12,15 @@ from dubito.cli import app
 from dubito.cli.ui import listener, page_allow_list
 from dubito.errors import UserFault
 from dubito.graphs.registry import context_type, graph_named, graph_names
+from dubito.presenters.presenter import presenter_of
 from dubito.resources.allowlist import Forbidden
 from dubito.state.context import BaseContext, marks_of, names_resource
 from dubito.state.df_rag import DFRagContext
 from dubito.state.seakr import SeaKRContext
 from dubito.state.sunar import SunarContext
 from dubito.state.vanilla_rag import VanillaRagContext
-from dubito.ui.app import Traces
-from dubito.ui.form import form_of
+from dubito.ui.form import choices, form_of
+from dubito.ui.history import History
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from typer.testing import CliRunner
@@ -135,7 +137,18 @@ def test_a_form_has_the_settings_of_the_context_the_common_ones_first():
     # every setting but the preset, of which only one can be had here, and prompts, which are long texts
     assert sorted([*names, "corpus", "llm", "k", "preset", "prompts"]) == sorted(DFRagContext.model_fields)
     assert not form.answers
-    assert form.about.startswith("DF-RAG: ")
+    assert form.about.startswith("DF-RAG plans ")
+    assert form.when.startswith("The passages that are found repeat one fact")
+
+
+def test_a_graph_is_chosen_by_what_it_is_for_and_shares_settings_with_the_one_beside_it():
+    found = {choice.graph: choice for choice in choices()}
+    assert list(found)[-1] == "seper"  # which asks for right answers too
+    assert sorted(found) == graph_names()
+    assert found["df_rag"].label == "Compare diverse evidence (DF-RAG)"
+    assert found["df_rag"].shared == ["corpus", "llm", "preset"]
+    assert "corpus" not in found["cot"].shared
+    assert all(presenter_of(name).purpose and presenter_of(name).when for name in graph_names())
 
 
 def test_an_input_knows_the_settings_words_range_and_options():
@@ -185,17 +198,68 @@ def test_a_form_sent_as_it_is_makes_the_graphs_own_context(graph):
     assert form.answers == (graph == "seper")
 
 
-def test_the_oldest_traces_go_first_and_the_last_stays():
-    traces = Traces(most=10)
-    for name in ("a", "b", "c"):
-        traces.keep(name, b"12345")
-    assert [traces.get(name) for name in ("b", "c")] == [b"12345"] * 2
+LINE = b'{"type": "run", "timestamp": "2026-01-02T10:00:00.000+00:00", "graph": "%s", "question": "%s"}\n'
+A, B, C, D = ("abcdefghijklmnopqrstu" + end for end in "ABCD")
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path, most=10)
+
+
+def test_the_oldest_traces_go_first_and_the_last_stays(history, tmp_path):
+    for age, name in enumerate((A, B, C)):
+        history.keep("me", name, b"12345")
+        (path,) = tmp_path.glob(f"*/{name}.jsonl")
+        os.utime(path, (1_000_000 + age, 1_000_000 + age))
+        history.keep("me", name, b"12345")  # as at the end of its run
+        os.utime(path, (1_000_000 + age, 1_000_000 + age))
+    assert [history.trace("me", name) for name in (B, C)] == [b"12345"] * 2
     with pytest.raises(HTTPException):
-        traces.get("a")
-    traces.keep("d", b"x" * 11)
-    assert len(traces.get("d")) == 11
+        history.trace("me", A)
+    history.keep("you", D, b"x" * 11)
+    assert history.trace("you", D) == b"x" * 11
     with pytest.raises(HTTPException):
-        traces.get("c")
+        history.trace("me", C)
+
+
+def test_a_browser_finds_its_own_questions_alone_and_the_latest_first(tmp_path):
+    history = History(tmp_path)
+    for age, (name, graph, question) in enumerate([(A, b"df_rag", b"First?"), (B, b"df_rag_chat", b"Then?")]):
+        history.keep("me", name, LINE % (graph, question))
+        os.utime(next(tmp_path.glob(f"*/{name}.jsonl")), (age, age))
+    assert [(one.name, one.graph, one.question) for one in history.asked("me")] == [
+        (B, "df_rag", "Then?"),
+        (A, "df_rag", "First?"),
+    ]
+    assert history.asked("you") == []
+    for refused in (history.trace, history.delete):
+        with pytest.raises(HTTPException):
+            refused("you", A)
+    history.delete("me", A)
+    assert [one.name for one in history.asked("me")] == [B]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"graph": 1', LINE.replace(b"2026-01-02", b"soon")])
+def test_a_damaged_file_is_not_in_the_list(tmp_path, content):
+    history = History(tmp_path)
+    history.keep("me", A, content)
+    assert history.asked("me") == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "../" * 7 + "x", "a/b", "a" * 23, "\x00" * 22])
+def test_a_name_is_no_path(history, name):
+    history.keep("me", A, b"x")
+    with pytest.raises(HTTPException):
+        history.trace("me", name)
+    with pytest.raises(HTTPException):
+        history.delete("me", name)
+
+
+def test_what_cannot_be_kept_costs_no_answer(tmp_path, caplog):
+    (tmp_path / "file").write_text("x")
+    History(tmp_path / "file").keep("me", A, b"x")
+    assert "The question is not kept" in caplog.text
 
 
 def test_without_the_extra_one_sentence_says_how_to_get_it(monkeypatch):

@@ -97,8 +97,8 @@ def test_the_steps_of_a_question_come_then_its_answer(page):
     kind, done = found[-1]
     assert kind == "done"
     tree = parsed(f"<body>{done['html']}</body>".encode())
-    assert tree.one(id="answer").text == "the Lune"
-    assert [one.one("p").text for one in tree.one(id="evidence").every("li")] == ["zero", "one", "two"]
+    assert tree.one("p", class_="answer").text == "the Lune"
+    assert [one.one("p").text for one in tree.one(class_="evidence").every("li")] == ["zero", "one", "two"]
     generate = parsed(next(one["html"] for one in steps if one["number"] == 3 and one["state"] == "done").encode())
     assert "1 model call · 7 tokens read, 3 written · " in generate.text
 
@@ -116,9 +116,14 @@ async def test_the_answer_grows_on_the_page(monkeypatch):
     graph = vanilla_rag.build(
         Resources(llm=Typing(reply=lambda *_: "the Lune"), retriever=ScriptedRetriever([1.0, 0.0], VECTORS))
     )
-    asked = request.Request("name", graph.compile(name="vanilla_rag"), "Which river?", VanillaRagContext(k=2), {})
+    asked = request.Request(
+        "name", graph.compile(name="vanilla_rag"), "Which river?", VanillaRagContext(k=2), {"question": "Which river?"}
+    )
     shown = [event.data["html"] async for event in asked.events() if event.kind == "answer"]
-    assert [parsed(f"<body>{html}</body>".encode()).one(id="answer").text for html in shown] == ["the", "the Lune"]
+    assert [parsed(f"<body>{html}</body>".encode()).one("p", class_="answer").text for html in shown] == [
+        "the",
+        "the Lune",
+    ]
     assert b"answer_begin" in asked.trace
 
 
@@ -142,17 +147,101 @@ def test_a_trace_that_is_not_there(page):
         missing = page.get(path)
         assert (missing.status_code, missing.text) == (
             404,
-            "This run is not kept here (any more): ask its question again.",
+            "This question is not kept here (any more): ask it again.",
         )
+
+
+def test_a_question_is_found_again_and_shown_as_it_was(page):
+    live = events(page.post("/ask", json=body("Why?")).text)
+    name = live[0][1]["name"]
+    listed = parsed(page.get("/history").content)
+    assert [one.attributes["href"] for one in listed.every("a")] == [f"#{name}"]
+    assert listed.one("a").text == "Why?"
+    again = events(page.get(f"/runs/{name}/events").text)
+    assert again[0] == live[0]
+    last = {data["number"]: data for kind, data in live if kind == "step"}
+    assert [data["node"] for kind, data in again if kind == "step"] == [one["node"] for one in last.values()]
+    assert again[-1][0] == "done"
+    assert parsed(again[-1][1]["html"].encode()).one("p", class_="answer").text == "the Lune"
+
+
+def test_another_browser_finds_nothing(page):
+    name = events(page.post("/ask", json=body()).text)[0][1]["name"]
+    page.cookies.clear()
+    assert parsed(b"<body>" + page.get("/history").content + b"</body>").every("a") == []
+    for refused in (page.get(f"/runs/{name}"), page.get(f"/runs/{name}/events"), page.delete(f"/runs/{name}")):
+        assert refused.status_code == 404
+
+
+def test_a_deleted_question_is_gone(page):
+    name = events(page.post("/ask", json=body()).text)[0][1]["name"]
+    assert page.delete(f"/runs/{name}", headers={"origin": "http://evil.example"}).status_code == 403
+    assert page.delete(f"/runs/{name}").status_code == 204
+    assert page.get(f"/runs/{name}/events").json()["error"].startswith("This question is not kept here")
+    assert page.delete(f"/runs/{name}").status_code == 404
+
+
+def test_a_question_of_another_version_is_listed_and_says_so(page):
+    name = events(page.post("/ask", json=body("Why?")).text)[0][1]["name"]
+    (path,) = settings().cache.glob(f"history/*/{name}.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 1', 1))
+    assert "Why?" in page.get("/history").text
+    for url in (f"/runs/{name}", f"/runs/{name}/events"):
+        refused = page.get(url)
+        assert refused.status_code == 409
+        assert "is a trace in form 1, and this dubito reads form 2: record the run anew." in refused.text
+
+
+def test_a_follow_up_is_rewritten_with_the_conversation_and_has_the_techniques_figures():
+    def reply(system: str, user: str) -> str:
+        return "Where does the Lune rise?" if "last question" in system else "at Wath"
+
+    llm = ScriptedChat(reply=reply)
+    with client(app_over(llm)) as page:
+        first = events(page.post("/ask", json=body("Which river?")).text)
+        asked = body("Where does it rise?", follows=[first[0][1]["name"]])
+        second = events(page.post("/ask", json=asked).text)
+        again = events(page.get(f"/runs/{second[0][1]['name']}/events").text)
+    last = {data["number"]: data for kind, data in second if kind == "step"}
+    nodes = [one["node"] for one in last.values()]
+    assert nodes == ["listen", "standalone", "vanilla_rag", "prepare", "retrieve", "generate", "reply"]
+    ((_, messages),) = [call for call in llm.calls if "last question" in call[1][0]["content"]]
+    assert "user: Which river?\nassistant: at Wath\n\nLast question: Where does it rise?" in messages[-1]["content"]
+    assert second[0][1]["technique"] == "Plain RAG"
+    for found in (second, again):
+        (said,) = [data for _, data in found if data.get("node") == "standalone" and data["state"] == "done"]
+        assert "Where does the Lune rise?" in said["html"]
+        tree = parsed(f"<body>{found[-1][1]['html']}</body>".encode())
+        assert tree.one("p", class_="answer").text == "at Wath"
+        assert len(tree.one(class_="figures-of").every("table")) == 1
+
+
+@pytest.mark.parametrize(
+    ("follows", "status", "said"),
+    [
+        (["guessed"], 404, "This question is not kept here"),
+        (["x" * 22] * 21, 400, "The request is not from this version of the page"),
+    ],
+)
+def test_a_follow_up_on_nothing_is_refused(page, follows, status, said):
+    refused = page.post("/ask", json=body(follows=follows))
+    assert refused.status_code == status
+    assert refused.json()["error"].startswith(said)
+
+
+def test_a_graph_that_takes_right_answers_cannot_follow_up(page):
+    name = events(page.post("/ask", json=body()).text)[0][1]["name"]
+    refused = page.post("/ask", json=body(graph="seper", answers=["x"], follows=[name]))
+    assert refused.json()["error"] == "A question to seper stands alone: ask it without following up."
 
 
 def test_hostile_text_is_text():
     with client(app_over(chat(HOSTILE), (HOSTILE, HOSTILE, HOSTILE))) as page:
         found = events(page.post("/ask", json=body(HOSTILE)).text)
         for _, data in found:
-            assert "<script" not in str(data)
+            assert "<script" not in data.get("html", "")  # the page puts the question in as text
         tree = parsed(f"<body>{found[-1][1]['html']}</body>".encode())
-        assert tree.one(id="answer").text == HOSTILE
+        assert tree.one("p", class_="answer").text == HOSTILE
         trace = page.get("/" + tree.every("a")[0].attributes["href"])
         assert "<script" not in trace.text
 
@@ -293,7 +382,7 @@ def test_a_model_that_does_not_answer_is_named_and_the_steps_so_far_are_kept():
         assert kind == "fault"
         tree = parsed(f"<body>{data['html']}</body>".encode())
         said = "http://127.0.0.1:9/v1 did not answer after 4 attempts: connection refused."
-        assert tree.one(id="fault").text == said
+        assert tree.one(class_="fault").text == said
         steps = {one["node"]: one for kind, one in found if kind == "step"}
         assert steps["generate"]["state"] == "failed"
         assert said in steps["generate"]["html"]
@@ -329,8 +418,8 @@ async def test_questions_at_once_do_not_mix():
         answers = await asyncio.gather(*(page.post("/ask", json=one) for one in asked))
     for answer, name, k in zip(answers, "abc", (1, 2, 3), strict=True):
         tree = parsed(f"<body>{events(answer.text)[-1][1]['html']}</body>".encode())
-        assert tree.one(id="answer").text == f"answer to {name}"
-        assert len(tree.one(id="evidence").every("li")) == k
+        assert tree.one("p", class_="answer").text == f"answer to {name}"
+        assert len(tree.one(class_="evidence").every("li")) == k
     assert llm.under_way_at_most == 3
 
 
@@ -425,7 +514,8 @@ async def test_the_trace_of_a_stopped_run_is_kept_as_far_as_it_got():
     await asyncio.wait_for(visit.task, 30)
     ((kind, begun), *_) = events(b"".join(one.get("body", b"") for one in visit.said).decode())
     assert kind == "begun"
-    trace = client(app).get(f"/runs/{begun['name']}/trace.jsonl").text
+    cookie = next(value for name, value in visit.said[0]["headers"] if name == b"set-cookie").decode().partition(";")[0]
+    trace = client(app).get(f"/runs/{begun['name']}/trace.jsonl", headers={"cookie": cookie}).text
     recorded = assembled(Path("run"), trace.encode().splitlines(keepends=True))
     assert [(step.node, step.running) for step in recorded.steps] == [
         ("prepare", False),
@@ -480,7 +570,7 @@ async def test_when_the_server_ends_so_do_the_runs():
 @pytest.mark.parametrize("name", RUNS)
 async def test_every_step_of_every_graph_is_whole_html(name):
     run = RUNS[name]()
-    asked = request.Request("run", run.graph, run.question, run.context, run.more)
+    asked = request.Request("run", run.graph, run.question, run.context, {"question": run.question, **run.more})
     found = [message async for message in asked.events()]
     assert found[-1].kind == "done"
     for message in found:

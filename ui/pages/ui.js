@@ -1,156 +1,270 @@
-// Sends the question and shows the events of its run. The server has escaped all text in them.
+// Sends questions and shows the events of their runs. The server has escaped all text in them.
 "use strict";
 
 const at = (id) => document.getElementById(id);
-const began = new Map(); // the running steps: the time of the first event, and the node
-let running = null; // the AbortController of the question that runs
-let run = null; // the name of its run
+const copyOf = (template) => at(template).content.firstElementChild.cloneNode(true);
+const exchanges = []; // the conversation: for each question its runs, one for each technique
 
-const showStatus = (words) => { at("status").textContent = words; };
+// One question to one technique: its answer and its steps.
+class Run {
+  constructor(host) {
+    this.root = copyOf("run");
+    this.name = null; // the server's, once it has begun
+    this.graph = null;
+    this.answered = false;
+    this.began = new Map(); // the running steps: the time of the first event, and the node
+    this.aborter = new AbortController();
+    this.find(".stop").addEventListener("click", () => this.aborter.abort());
+    host.append(this.root);
+  }
 
-function fail(sentence) {
-  const banner = document.createElement("p");
-  banner.className = "banner fault";
-  banner.id = "fault";
-  banner.setAttribute("role", "alert");
-  banner.textContent = sentence;
-  at("outcome").replaceChildren(banner);
-}
+  find(selector) { return this.root.querySelector(selector); }
+  say(words) { this.find(".status").textContent = words; }
 
-function linkToTrace() {
-  const line = document.createElement("p"), link = document.createElement("a");
-  line.className = "links";
-  link.href = `runs/${run}`;
-  link.target = "_blank";
-  link.textContent = "Open the trace up to here";
-  line.append(link);
-  at("outcome").replaceChildren(line);
+  fail(sentence) {
+    const banner = document.createElement("p");
+    banner.className = "banner fault";
+    banner.setAttribute("role", "alert");
+    banner.textContent = sentence;
+    this.find(".result").replaceChildren(banner);
+  }
+
+  linkToTrace() {
+    const line = document.createElement("p"), link = document.createElement("a");
+    line.className = "links";
+    link.href = `runs/${this.name}`;
+    link.target = "_blank";
+    link.textContent = "Open the trace up to here";
+    line.append(link);
+    this.find(".result").replaceChildren(line);
+  }
+
+  card(number) { return this.find(`[data-step="${number}"]`); }
+
+  place(step) {
+    const shown = this.card(step.number);
+    if (shown) return shown;
+    const parent = step.within ? this.card(step.within).lastElementChild : this.find(".steps");
+    let round = parent.querySelector(`:scope > [data-round="${step.round}"]`);
+    if (!round) {
+      round = document.createElement("div");
+      round.className = "round";
+      round.dataset.round = step.round;
+      parent.append(round);
+    }
+    const card = document.createElement("article");
+    card.dataset.step = step.number;
+    card.append(document.createElement("div"), document.createElement("div"));
+    round.append(card);
+    return card;
+  }
+
+  show(step) {
+    const card = this.place(step);
+    card.className = `card ${step.state}`;
+    card.firstElementChild.innerHTML = step.html;
+    if (step.state !== "running") this.began.delete(step.number);
+    else if (!this.began.has(step.number)) this.began.set(step.number, { at: performance.now(), node: step.node });
+    this.tick();
+  }
+
+  tick() {
+    for (const [number, step] of this.began) {
+      const clock = this.card(number).querySelector(":scope > :first-child .clock");
+      if (clock) clock.textContent = `${((performance.now() - step.at) / 1000).toFixed(0)} s`;
+    }
+  }
+
+  handle(kind, data) {
+    if (kind === "begun") {
+      this.name = data.name;
+      this.find(".technique").textContent = data.technique;
+      this.root.closest(".exchange").querySelector(".asked").textContent = data.question;
+      remember();
+    } else if (kind === "step") {
+      this.show(data);
+      const names = [...new Set([...this.began.values()].map((step) => step.node))];
+      if (names.length) this.say(`Running: ${names.join(", ")}`);
+    } else if (kind === "answer") {
+      this.find(".result").innerHTML = data.html;
+    } else if (kind === "done" || kind === "fault") {
+      this.find(".result").innerHTML = data.html;
+      this.say(kind === "done" ? "Done." : "");
+      this.answered = kind === "done";
+    } else if (kind === "stopped") this.stopped();
+    return kind !== "alive" && kind !== "step" && kind !== "answer" && kind !== "begun";
+  }
+
+  stopped() {
+    this.say("Stopped.");
+    if (this.name) this.linkToTrace();
+  }
+
+  async read(body) {
+    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "", ended = false;
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const events = (text + value).split("\n\n");
+      text = events.pop();
+      for (const event of events) {
+        const [, kind, data] = event.match(/^event: (.*)\ndata: (.*)$/);
+        ended = this.handle(kind, JSON.parse(data)) || ended;
+      }
+    }
+    if (!ended) throw new TypeError("the connection was lost");
+  }
+
+  async follow(path, options = {}) {
+    this.find(".stop").hidden = false;
+    this.say("Sent.");
+    try {
+      const answer = await fetch(path, { ...options, signal: this.aborter.signal });
+      if (answer.ok) await this.read(answer.body);
+      else {
+        this.say("");
+        this.fail((await answer.json()).error);
+      }
+    } catch (fault) {
+      if (fault.name === "AbortError") this.stopped();
+      else {
+        this.say("");
+        this.fail("The connection to dubito was lost: is it still running?");
+      }
+    } finally {
+      for (const number of this.began.keys()) this.card(number).classList.replace("running", "stopped");
+      this.began.clear();
+      this.find(".stop").hidden = true;
+    }
+  }
+
+  ask(body) {
+    this.graph = body.graph;
+    return this.follow("ask", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+    });
+  }
 }
 
 const inputs = () => [...at("settings").querySelectorAll("[name]")];
 const valueOf = (input) => (input.type === "checkbox" ? String(input.checked) : input.value);
+const settings = () => Object.fromEntries(inputs().map((input) => [input.name, valueOf(input)]));
 
 async function chooseGraph() {
-  const before = new Map(inputs().map((input) => [input.name, input.value]));
+  const before = settings();
   const answer = await fetch(`form/${encodeURIComponent(at("graph").value)}`).catch(() => null);
   if (!answer?.ok) {
-    fail("dubito does not answer: is it still running?");
+    newExchange("", 1)[0].fail("dubito does not answer: is it still running?");
     return;
   }
   at("settings").innerHTML = await answer.text();
   for (const input of inputs()) { // the corpus and the model stay chosen
-    if (["corpus", "llm"].includes(input.name)) input.value = before.get(input.name);
+    if (["corpus", "llm"].includes(input.name) && before[input.name]) input.value = before[input.name];
   }
+  chooseCorpus();
 }
 
-function place(step) {
-  const shown = at(`step-${step.number}`);
-  if (shown) return shown;
-  const parent = step.within ? at(`step-${step.within}`).lastElementChild : at("steps");
-  let round = parent.querySelector(`:scope > [data-round="${step.round}"]`);
-  if (!round) {
-    round = document.createElement("div");
-    round.className = "round";
-    round.dataset.round = step.round;
-    parent.append(round);
-  }
-  const card = document.createElement("article");
-  card.id = `step-${step.number}`;
-  card.append(document.createElement("div"), document.createElement("div"));
-  round.append(card);
-  return card;
+function chooseCorpus() {
+  at("examples").hidden = (at("set-corpus")?.value ?? "sample") !== "sample";
 }
 
-function show(step) {
-  const card = place(step);
-  card.className = `card ${step.state}`;
-  card.firstElementChild.innerHTML = step.html;
-  if (step.state !== "running") began.delete(step.number);
-  else if (!began.has(step.number)) began.set(step.number, { at: performance.now(), node: step.node });
-  tick();
+function newExchange(question, techniques) {
+  const exchange = copyOf("exchange");
+  exchange.querySelector(".asked").textContent = question;
+  at("exchanges").append(exchange);
+  const runs = Array.from({ length: techniques }, () => new Run(exchange.querySelector(".runs")));
+  exchanges.push(runs);
+  return runs;
 }
 
-function tick() {
-  for (const [number, step] of began) {
-    const clock = at(`step-${number}`).querySelector(":scope > :first-child .clock");
-    if (clock) clock.textContent = `${((performance.now() - step.at) / 1000).toFixed(0)} s`;
-  }
+function clear() {
+  exchanges.length = 0;
+  at("exchanges").replaceChildren();
 }
 
-function handle(kind, data) {
-  if (kind === "begun") run = data.name;
-  else if (kind === "step") {
-    show(data);
-    const names = [...new Set([...began.values()].map((step) => step.node))];
-    if (names.length) showStatus(`Running: ${names.join(", ")}`);
-  } else if (kind === "answer") {
-    at("outcome").innerHTML = data.html;
-  } else if (kind === "done" || kind === "fault") {
-    at("outcome").innerHTML = data.html;
-    showStatus(kind === "done" ? "Done." : "");
-    at("outcome").focus();
-  }
-  return kind === "done" || kind === "fault";
+// The address names what is shown, so that a reload shows it again.
+function remember() {
+  const names = exchanges.map((runs) => runs.map((run) => run.name ?? "").join(",")).join(";");
+  history.replaceState(null, "", `#${names}`);
 }
 
-async function readEvents(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "", ended = false;
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) break;
-    const events = (text + value).split("\n\n");
-    text = events.pop();
-    for (const event of events) {
-      const [, kind, data] = event.match(/^event: (.*)\ndata: (.*)$/);
-      ended = handle(kind, JSON.parse(data)) || ended;
-    }
-  }
-  if (!ended) throw new TypeError("the connection was lost");
+async function busy(work) {
+  at("go").disabled = true;
+  at("history").inert = true;
+  await work();
+  at("go").disabled = false;
+  at("history").inert = false;
+  at("follow-field").hidden = !exchanges.at(-1)?.some((run) => run.answered);
+  if (at("follow-field").hidden) at("follow").checked = false;
+  await showHistory();
+}
+
+function bodies() {
+  const own = settings(), beside = at("beside").selectedOptions[0];
+  const first = { graph: at("graph").value, settings: own, answers: at("answers")?.value.split("\n") ?? [] };
+  if (!beside.value) return [first];
+  const shared = beside.dataset.shared.split(" ").filter((name) => name in own);
+  return [first, { ...first, graph: beside.value, settings: Object.fromEntries(shared.map((name) => [name, own[name]])) }];
 }
 
 async function ask(event) {
   event.preventDefault();
-  if (running) return;
-  running = new AbortController();
-  run = null;
-  at("outcome").replaceChildren();
-  at("steps").replaceChildren();
-  at("go").disabled = true;
-  at("stop").hidden = false;
-  showStatus("Sent.");
-  at("now").scrollIntoView({ block: "nearest" });
-  const settings = Object.fromEntries(inputs().map((input) => [input.name, valueOf(input)]));
-  const answers = at("answers") ? at("answers").value.split("\n") : [];
-  const question = { graph: at("graph").value, question: at("question").value, settings, answers };
-  try {
-    const answer = await fetch("ask", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(question),
-      signal: running.signal,
-    });
-    if (answer.ok) await readEvents(answer.body);
-    else {
-      showStatus("");
-      fail((await answer.json()).error);
-    }
-  } catch (fault) {
-    showStatus(fault.name === "AbortError" ? "Stopped." : "");
-    if (fault.name !== "AbortError") fail("The connection to dubito was lost: is it still running?");
-    else if (run) linkToTrace();
-  } finally {
-    for (const number of began.keys()) at(`step-${number}`).classList.replace("running", "stopped");
-    began.clear();
-    running = null;
-    at("go").disabled = false;
-    at("stop").hidden = true;
-  }
+  if (at("go").disabled) return;
+  const question = at("question").value, asked = bodies();
+  if (!at("follow").checked) clear();
+  const before = exchanges.filter((runs) => runs.some((run) => run.answered));
+  const runs = newExchange(question, asked.length);
+  await busy(async () => {
+    const all = Promise.all(runs.map((run, i) => {
+      const follows = before.map((earlier) => (earlier[i] ?? earlier[0]).name);
+      return run.ask({ ...asked[i], question, follows });
+    }));
+    runs[0].find(".stop").focus({ preventScroll: true });
+    runs[0].root.scrollIntoView({ block: "nearest" });
+    await all;
+  });
+  // not if the reader has gone on to something else
+  if (document.activeElement === document.body) at("question").focus({ preventScroll: true });
+}
+
+async function showAgain() {
+  const named = decodeURIComponent(location.hash.slice(1));
+  if (!named || at("go").disabled) return;
+  clear();
+  await busy(() => Promise.all(named.split(";").flatMap((names) => {
+    const list = names.split(",").filter(Boolean);
+    const runs = newExchange("", list.length);
+    return runs.map((run, i) => run.follow(`runs/${encodeURIComponent(list[i])}/events`));
+  })));
+}
+
+async function showHistory() {
+  const answer = await fetch("history").catch(() => null);
+  if (answer?.ok) at("history").innerHTML = await answer.text();
+}
+
+async function forget(name) {
+  await fetch(`runs/${encodeURIComponent(name)}`, { method: "DELETE" }).catch(() => null);
+  await showHistory();
 }
 
 at("ask").addEventListener("submit", ask);
-at("stop").addEventListener("click", () => running?.abort());
 at("graph").addEventListener("change", chooseGraph);
+at("settings").addEventListener("change", chooseCorpus);
+at("examples").addEventListener("click", (event) => {
+  const example = event.target.closest(".example");
+  if (!example) return;
+  at("question").value = example.textContent;
+  if (at("answers")) at("answers").value = example.dataset.answer;
+  at("question").focus();
+});
+at("history").addEventListener("click", (event) => {
+  const button = event.target.closest(".forget");
+  if (button) forget(button.dataset.name);
+});
 at("question").addEventListener("keydown", (key) => {
   if (key.key !== "Enter" || key.shiftKey || key.isComposing) return;
   key.preventDefault();
@@ -161,4 +275,11 @@ at("ask").addEventListener("invalid", (event) => {
   const fold = event.target.closest("details");
   if (fold) fold.open = true;
 }, true);
-setInterval(tick, 1000);
+window.addEventListener("hashchange", showAgain);
+// a browser may keep a page that was left, and its connections
+window.addEventListener("pagehide", () => exchanges.flat().forEach((run) => run.aborter.abort()));
+document.addEventListener("visibilitychange", () => { if (!document.hidden) showHistory(); });
+setInterval(() => exchanges.flat().forEach((run) => run.tick()), 1000);
+chooseCorpus();
+showHistory();
+showAgain();
