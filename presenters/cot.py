@@ -11,4 +11,5 @@ presenter = Presenter(
     steps=reasoning.STEPS,
     figures=reasoning.figures,
     outcome=reasoning.outcome,
+    why=reasoning.why,
 )

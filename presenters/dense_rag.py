@@ -202,6 +202,16 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
             yield RetrievalStep.whole(f"refine, round {update['round']}", update["context_chunks"])
 
 
+def why(output: Mapping[str, Any]) -> str:
+    """Which of the measured contexts gave the answer, and why the run ended."""
+    rounds = output["rounds"]
+    measured = f"{counted(len(rounds), 'context')} {'were' if len(rounds) > 1 else 'was'} measured"
+    if len(rounds) > 1:
+        measured += f", the first with DSE {rounds[0]['dse']:.2f}"
+    ended = f"It ended because {STOP_REASONS[output['stop_reason']]}"
+    return f"{measured}. {ended}; the answer is that of the most certain context: {dense.verdict(output)}."
+
+
 presenter = Presenter(
     name="DENSE-RAG",
     purpose="Improve uncertain evidence",
@@ -215,4 +225,5 @@ presenter = Presenter(
     figures=figures,
     outcome=outcome,
     retrieval_steps=retrieved,
+    why=why,
 )

@@ -9,7 +9,7 @@ from ..traces.recording import Recording
 from ..traces.steps import Step, last_update, updates
 from .blocks import Block, Cell, Pairs, Row, Table, Words, num, scaled
 from .presenter import Presenter, RetrievalStep, StepSummary, by_node
-from .words import counted, figure, names_of, titles_of
+from .words import MOST_TITLES, counted, figure, names_of, titles_of
 
 Scores = Mapping[int, Sequence[float]]
 """The score of each step of the plan, by candidate set."""
@@ -183,6 +183,21 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
         yield RetrievalStep.whole(f"λ* = {level_name(choice['lambda_star'])}", choice["evidence"])
 
 
+def why(output: Mapping[str, Any]) -> str:
+    """The plan, the sets, and what λ* has over the most similar chunks."""
+    supports = {level: entry["support"] for entry in output["supports"] for level in entry["lambdas"]}
+    star = output["lambda_star"]
+    if star is None:
+        return "No chunks were retrieved."
+    sets = counted(len(output["candidates"]), "different chunk set")
+    steps = counted(len(output["plan"]), "step")
+    chosen = f"the one of λ* = {level_name(star)} supports the plan best, with {figure(supports[star])}"
+    if 1.0 in supports and supports[1.0] != supports[star]:
+        chosen += f"; the chunks most similar to the question (λ = 1) have {figure(supports[1.0])}"
+    evidence = titles_of(output["evidence"], MOST_TITLES)
+    return f"The question was planned in {steps}. Of {sets}, {chosen}. The answer was written from {evidence}."
+
+
 presenter = Presenter(
     name="DF-RAG",
     purpose="Compare diverse evidence",
@@ -194,4 +209,5 @@ presenter = Presenter(
     live_steps=by_node(evaluate),
     figures=figures,
     retrieval_steps=retrieved,
+    why=why,
 )

@@ -84,6 +84,11 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
             yield RetrievalStep.whole(step.node, step.update["evidence"])
 
 
+def why(output: Mapping[str, Any]) -> str:
+    """The verdict on every rung."""
+    return f"{'; '.join(map(verdict, output['tried']))}."
+
+
 presenter = Presenter(
     name="Escalate",
     purpose="Try the cheapest technique first",
@@ -94,4 +99,5 @@ presenter = Presenter(
     figures=figures,
     outcome=outcome,
     retrieval_steps=retrieved,
+    why=why,
 )

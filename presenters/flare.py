@@ -17,6 +17,7 @@ presenter = Presenter(
     },
     figures=reasoning.figures,
     outcome=reasoning.outcome,
+    why=reasoning.why,
     retrieval_steps=reasoning.retrieved,
     score=reasoning.SCORE,
 )

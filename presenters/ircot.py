@@ -12,6 +12,7 @@ presenter = Presenter(
     steps={**reasoning.STEPS, "query_from_last_rationale": reasoning.query},
     figures=reasoning.figures,
     outcome=reasoning.outcome,
+    why=reasoning.why,
     retrieval_steps=reasoning.retrieved,
     score=reasoning.SCORE,
 )

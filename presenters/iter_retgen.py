@@ -1,6 +1,7 @@
 """What people are shown of ITER-RETGEN."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..state.baselines import Iteration
 from ..traces.recording import Recording
@@ -8,7 +9,7 @@ from ..traces.steps import Step, updates
 from .blocks import Block, Cell, Row, Table, Words, answer_cell
 from .presenter import Presenter, RetrievalStep, StepSummary
 from .reasoning import SCORE, chunks_found
-from .words import NO_ANSWER, names_of
+from .words import NO_ANSWER, counted, names_of
 
 RETRIEVAL, GENERATION = "generation_augmented_retrieval", "retrieval_augmented_generation"
 
@@ -47,6 +48,12 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
         yield RetrievalStep.whole(update["query"], update["evidence"])
 
 
+def why(output: Mapping[str, Any]) -> str:
+    """How the answer changed from one iteration to the next."""
+    answers = [iteration["answer"] or NO_ANSWER for iteration in output["iterations"]]
+    return f"{counted(len(answers), 'iteration')} of searching and answering gave: {', then '.join(answers)}."
+
+
 presenter = Presenter(
     name="ITER-RETGEN",
     purpose="Search again with the first answer",
@@ -56,5 +63,6 @@ presenter = Presenter(
     steps={RETRIEVAL: retrieval, GENERATION: generation},
     figures=figures,
     retrieval_steps=retrieved,
+    why=why,
     score=SCORE,
 )

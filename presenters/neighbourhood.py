@@ -16,7 +16,7 @@ from ..traces.steps import NodeRun, Step, last_update, named
 from .blocks import Block, Cell, Fold, Pairs, Row, Table, Words, num
 from .exploration import exploration
 from .presenter import Presenter, RetrievalStep, StepSummary, by_node, hidden, own_uncertainty, warnings
-from .words import NO_ANSWER, counted, names_of, shortened, title_of, titles_of
+from .words import MOST_TITLES, NO_ANSWER, counted, names_of, shortened, title_of, titles_of
 
 STOP_REASONS: Mapping[StopReason, str] = {
     "budget": "the budget is spent",
@@ -26,8 +26,8 @@ STOP_REASONS: Mapping[StopReason, str] = {
 }
 """Why an exploration ended."""
 
-MOST_ENTERED, MOST_TITLES, MOST_ANSWERS = 5, 5, 5
-"""Shown: a batch's documents among the best, titles of evidence, distinct sampled answers; the others are counted."""
+MOST_ENTERED, MOST_ANSWERS = 5, 5
+"""Shown: a batch's documents among the best, distinct sampled answers; the others are counted."""
 
 LONGEST_ANSWER = 30
 """Characters of a sampled answer beside others."""
@@ -237,6 +237,20 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
         yield look_up_step(sub_question, recording.steps, answered["evidence"], {})
 
 
+def why(output: Mapping[str, Any]) -> str:
+    """How far the exploration went, and what it chose."""
+    scored: Sequence[ScoredDocument] = output["scored"]
+    sets = [document["number_of_semantic_sets"] for document in scored]
+    evidence: Sequence[Chunk] = output["evidence"]
+    pools = {document["chunk_id"]: document["pool"] for document in scored}
+    neighbours = sum(pools.get(chunk["id"]) == "frontier" for chunk in evidence)
+    sentences = [f"Of {counted(len(scored), 'document')} that were scored, the best {len(evidence)} are the evidence"]
+    sentences[0] += f", {neighbours} of them neighbours of good documents." if neighbours else "."
+    if any(number and number > 1 for number in sets):
+        sentences.append("Batches whose sampled answers differ in meaning were scored lower.")
+    return " ".join([*sentences, f"The answer was written from {titles_of(evidence, MOST_TITLES) or 'nothing'}."])
+
+
 def look_up_step(
     sub_question: str, steps: Sequence[Step], evidence: Sequence[Chunk], known: Mapping[str, Chunk]
 ) -> RetrievalStep:
@@ -257,5 +271,6 @@ presenter = Presenter(
     figures=figures,
     outcome=outcome,
     retrieval_steps=retrieved,
+    why=why,
     score="the re-ranker's score",
 )

@@ -70,7 +70,8 @@ class Presenter:
     about: what it does, in a few sentences, for readers who do not know the paper; steps: what a finished step says;
     live_steps: the same for steps that also say something while they run; figures: what a page shows of a run, as far
     as it got; outcome: what stands under the answer, of the output and the settings; retrieval_steps: what a run
-    retrieved; score: the name of the chunks' scores, empty if it is the search's.
+    retrieved; why: a few sentences that say how the answer of an output came about, for readers in a hurry; score: the
+    name of the chunks' scores, empty if it is the search's.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Presenter:
     figures: Callable[[Recording], Sequence[Block]] = lambda recording: ()
     outcome: Callable[[Mapping[str, Any], BaseContext], Sequence[Block]] = lambda output, settings: ()
     retrieval_steps: Callable[[Recording], Iterable[RetrievalStep]] = lambda recording: ()
+    why: Callable[[Mapping[str, Any]], str] = lambda output: ""
     score: str = ""
 
 
@@ -115,6 +117,7 @@ def _of_chat(technique: str) -> Presenter:
         live_steps={},
         figures=lambda recording: inner.figures(within(recording)),
         outcome=lambda output, settings: (),
+        why=lambda output: "",
         retrieval_steps=lambda recording: inner.retrieval_steps(within(recording)),
     )
 
@@ -154,6 +157,16 @@ def figures_of(recording: Recording) -> Sequence[Block]:
         return [
             Words(f"This trace's {recording.graph} differs from the one known here; its steps are shown below.", "warn")
         ]
+
+
+def why(recording: Recording) -> str:
+    """How the answer came about, in a few sentences; empty for a run without an answer."""
+    if recording.output is None:
+        return ""
+    try:
+        return presenter_of(recording.graph).why(recording.output)
+    except Exception:
+        return ""
 
 
 def outcome_of(graph: str, output: Mapping[str, Any], settings: BaseContext | None) -> Sequence[Block]:

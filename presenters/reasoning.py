@@ -10,7 +10,7 @@ from ..traces.recording import Recording
 from ..traces.steps import Step, updates
 from .blocks import Block, Cell, Pairs, Row, Table, Words
 from .presenter import RetrievalStep, StepSummary, by_node, nothing, uncertainty_sentence
-from .words import counted, names_of, title_of, titles_of
+from .words import MOST_TITLES, counted, names_of, title_of, titles_of
 
 STOP_REASONS: Mapping[StopReason, str] = {
     "answered": "a sentence gave the answer",
@@ -127,6 +127,17 @@ def outcome(output: Mapping[str, Any], settings: BaseContext) -> list[Block]:
     reason = STOP_REASONS[output["stop_reason"]]
     title = f"The reasoning, {counted(len(steps), 'step')}; it ended because {reason}:"
     return [*uncertainty_sentence(output), Pairs(sentences, title)]
+
+
+def why(output: Mapping[str, Any]) -> str:
+    """How many sentences the model wrote, and how many it looked something up for."""
+    steps: Sequence[ReasoningStep] = output["steps"]
+    searched = sum(bool(step["query"]) for step in steps)
+    words = f"The model reasoned in {counted(len(steps), 'sentence')}"
+    if searched:
+        words += f" and looked something up for {'each' if searched == len(steps) else searched} of them"
+    used = titles_of(output["evidence"], MOST_TITLES)
+    return f"{words}; it ended because {STOP_REASONS[output['stop_reason']]}." + (f" It read {used}." if used else "")
 
 
 def retrieved(recording: Recording) -> Iterator[RetrievalStep]:

@@ -127,6 +127,12 @@ def _u(uncertainty: float | None) -> Cell:
     return Cell("not measured", tone="dim") if uncertainty is None else num(uncertainty)
 
 
+def why(output: Mapping[str, Any]) -> str:
+    """The reasoning, and the strategy whose answer was chosen."""
+    chosen = STRATEGIES.get(output["strategy"])
+    return reasoning.why(output) + (f" The answer from {chosen} was the more certain one." if chosen else "")
+
+
 presenter = Presenter(
     name="SeaKR",
     purpose="Look up only what the model does not know",
@@ -142,5 +148,6 @@ presenter = Presenter(
     figures=figures,
     outcome=outcome,
     retrieval_steps=reasoning.retrieved,
+    why=why,
     score=reasoning.SCORE,
 )

@@ -8,9 +8,9 @@ from ..state.records import Chunk
 from ..traces.recording import Recording
 from ..traces.steps import Step, named
 from .blocks import Block, Fold, Pairs, Words
-from .neighbourhood import MOST_TITLES, STOP_REASONS, explored, look_up, look_up_step
+from .neighbourhood import STOP_REASONS, explored, look_up, look_up_step
 from .presenter import Presenter, RetrievalStep, StepSummary, by_node, hidden, own_uncertainty, warnings
-from .words import NO_ANSWER, counted, titles_of
+from .words import MOST_TITLES, NO_ANSWER, counted, titles_of
 
 
 def decompose(step: Step) -> StepSummary:
@@ -105,6 +105,19 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
                 yield RetrievalStep.whole("meta evidence", run.update["meta_evidence"])
 
 
+def why(output: Mapping[str, Any]) -> str:
+    """The reasoning path, and whether reading all evidence again changed its answer."""
+    hops = output["hops"]
+    path = "; ".join(f"{hop['question']} → {hop['answer'] or NO_ANSWER}" for hop in hops)
+    sentences = [f"The question was answered by {counted(len(hops), 'sub-question')}: {path}."]
+    if output["changed"]:
+        sentences.append(
+            f"From that followed {output['sequential_answer'] or NO_ANSWER}; reading the best evidence of "
+            "all sub-questions again changed it."
+        )
+    return " ".join(sentences)
+
+
 presenter = Presenter(
     name="SUNAR",
     purpose="Answer by sub-questions",
@@ -118,5 +131,6 @@ presenter = Presenter(
     figures=figures,
     outcome=outcome,
     retrieval_steps=retrieved,
+    why=why,
     score="the re-ranker's score",
 )

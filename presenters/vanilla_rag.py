@@ -1,13 +1,14 @@
 """What people are shown of plain RAG."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ..state.records import Chunk
 from ..traces.recording import Recording
 from ..traces.steps import Step, last_update
 from .blocks import Block, Cell, Row, Table, Words, num
 from .presenter import Presenter, RetrievalStep, StepSummary, by_node
-from .words import measure, names_of, similarities
+from .words import MOST_TITLES, counted, measure, names_of, similarities, titles_of
 
 
 def retrieve(step: Step) -> StepSummary:
@@ -45,6 +46,14 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
         yield RetrievalStep(recording.question, evidence, evidence, found, evidence if found else ())
 
 
+def why(output: Mapping[str, Any]) -> str:
+    """What was retrieved."""
+    evidence: Sequence[Chunk] = output["evidence"]
+    if not evidence:
+        return "Nothing was retrieved."
+    return f"The answer was written from {counted(len(evidence), 'chunk')}: {titles_of(evidence, MOST_TITLES)}."
+
+
 presenter = Presenter(
     name="Plain RAG",
     purpose="Answer from similar passages",
@@ -53,4 +62,5 @@ presenter = Presenter(
     steps=by_node(retrieve),
     figures=figures,
     retrieval_steps=retrieved,
+    why=why,
 )

@@ -10,6 +10,9 @@ ADDRESSES = ("url", "source", "link", "uri")
 
 WEB = re.compile(r"https?://[^\s<>\"']+\Z", re.IGNORECASE)
 
+MOST_TITLES = 5
+"""Titles in a sentence about evidence; the others are counted."""
+
 NO_ANSWER = "(no answer)"
 
 WITHHELD = "(withheld: not certain enough)"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..presenters.presenter import figures_of, presenter_of
+from ..presenters.presenter import figures_of, presenter_of, why
 from ..presenters.words import duration
 from ..traces.files import write_file
 from ..traces.recording import Recording
@@ -33,6 +33,7 @@ def render(recording: Recording) -> bytes:
         presenter=presenter_of(recording.graph),
         state=state_of(recording),
         answer=answer_of(recording),
+        why=why(recording),
         warnings=warnings_of(recording),
         evidence=evidence_of(recording),
         settings=settings_of(recording),

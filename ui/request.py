@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import sentence_of
-from ..presenters.presenter import figures_of, outcome_of, presenter_of, summary_of
+from ..presenters.presenter import figures_of, outcome_of, presenter_of, summary_of, why
 from ..presenters.words import counted, duration
 from ..render.facts import answer_of, cost_of, cost_words, evidence_of, warnings_of
 from ..render.html import environment
@@ -149,6 +149,7 @@ def _done_event(name: str, recording: Recording) -> PageEvent:
         name=name,
         technique=presenter_of(recording.graph).name,
         answer=answer_of(recording) or "(the model gave no answer)",
+        why=why(recording),
         outcome=outcome_of(recording.graph, recording.output or {}, recording.settings),
         warnings=warnings_of(recording),
         evidence=evidence_of(recording),

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,15 @@ from dubito.errors import ContextOverflow, UserFault
 from dubito.graphs.registry import graph_names
 from dubito.presenters import presenter as presenter_module
 from dubito.presenters.blocks import Cell, Row, Table, Words, num
-from dubito.presenters.presenter import Presenter, figures_of, outcome_of, presenter_of, retrieval_steps, summary_of
+from dubito.presenters.presenter import (
+    Presenter,
+    figures_of,
+    outcome_of,
+    presenter_of,
+    retrieval_steps,
+    summary_of,
+    why,
+)
 from dubito.render import trace_page as page
 from dubito.render.arcs import HALF, layout
 from dubito.render.cards import MOST_CHUNKS, MOST_ITEMS, cards
@@ -445,6 +454,40 @@ def test_every_technique_has_a_presenter(traces):
         section = shown(path).one("section", id="technique")
         assert section.one("h2").text == presenter_of(name).name
         assert section.one("p", class_="lead").text == presenter_of(name).about
+
+
+REASONED = "The model reasoned in 3 sentences"
+IT_ENDED = "it ended because a sentence gave the answer."
+WHY = {
+    "vanilla_rag": "The answer was written from 2 chunks: T0; T1.",
+    "df_rag": "The question was planned in 2 steps. Of 5 different chunk sets, the one of λ* = 0.3 supports the plan "
+    "best, with 5; the chunks most similar to the question (λ = 1) have 1. The answer was written from T0; T5; T6.",
+    "dense": "The answer was asked for again with each of 3 chunks rephrased in turn: 2 of 3 responses mean the same. "
+    "DSE 0.42 (uncertain: above 0.2). The wording of T2 changes it most.",
+    "dense_rag": "3 contexts were measured, the first with DSE 1.10. It ended because the rounds of refinement are "
+    "used up; the answer is that of the most certain context: DSE 0.56 (uncertain: above 0.2).",
+    "sunar": "The question was answered by 2 sub-questions: Who is the founder? → Ada; Where was Ada born? → "
+    "Lancaster. From that followed the Wyre; reading the best evidence of all sub-questions again changed it.",
+    "neighbourhood": "Of 6 documents that were scored, the best 2 are the evidence, 1 of them neighbours of good "
+    "documents. Batches whose sampled answers differ in meaning were scored lower. The answer was written from Tn1; "
+    "Tb1.",
+    "seakr": f"{REASONED} and looked something up for 1 of them; {IT_ENDED} It read Tb. The answer from the snippets "
+    "was the more certain one.",
+    "cot": f"{REASONED}; {IT_ENDED}",
+    "ircot": f"{REASONED} and looked something up for each of them; {IT_ENDED} It read Ta; Tb; Tc.",
+    "flare": f"{REASONED} and looked something up for 1 of them; {IT_ENDED} It read Tb.",
+    "iter_retgen": "2 iterations of searching and answering gave: the Lune, then the Lune.",
+    "escalate": "cot: 0.693 is above 0.500: not certain enough; vanilla_rag: 0 is at most 0.500: certain enough.",
+    "seper": "",
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_few_sentences_say_how_the_answer_came_about(name, traces):
+    recording = read(traces[name])
+    assert why(recording) == WHY[name]
+    assert why(replace(recording, output=None)) == ""
+    assert why(replace(recording, output={"answer": "cut off"})) == ""
 
 
 @pytest.mark.parametrize("name", RUNS)

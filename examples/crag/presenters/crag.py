@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..traces.recording import Recording
 from ..traces.steps import Step, last_update, updates
 from .blocks import Block, Cell, Row, Table, Words, num
 from .presenter import Presenter, RetrievalStep, StepSummary, by_node
-from .words import counted, title_of
+from .words import counted, title_of, titles_of
 
 
 def retrieve(step: Step) -> StepSummary:
@@ -60,12 +61,20 @@ def retrieval_steps(recording: Recording) -> Iterator[RetrievalStep]:
             yield RetrievalStep.whole(label, update["evidence"])
 
 
+def why(output: Mapping[str, Any]) -> str:
+    """The chunks that the model found relevant."""
+    return f"The answer was written from the chunks that the model found relevant: {titles_of(output['evidence'])}."
+
+
 presenter = Presenter(
     name="CRAG",
+    purpose="Answer from passages that were checked",
+    when="Retrieval finds passages that have little to do with the question.",
     about="CRAG retrieves chunks and lets the model grade each as relevant or not. The answer comes from the relevant "
     "chunks; the more chunks were irrelevant, the less sure it is.",
     steps=by_node(retrieve, keep_relevant),
     live_steps=by_node(grade),
     figures=figures,
     retrieval_steps=retrieval_steps,
+    why=why,
 )
