@@ -83,8 +83,9 @@ def choices() -> list[Choice]:
 
 
 def example_questions() -> list[tuple[str, str]]:
-    """Questions about the sample corpus, each with its right answer."""
-    lines = (corpus_path(SAMPLE).parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    """Questions about the sample corpus, each with its right answer; none in a package without the sample."""
+    path = corpus_path(SAMPLE).parent / "questions.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [(record["question"], record["answer"]) for record in map(json.loads, lines[:EXAMPLES])]
 
 

@@ -116,7 +116,7 @@ from starlette.testclient import TestClient
 encoder = "encoder=" + os.environ["DUBITO_ENCODER"]
 named = page_allow_list([os.environ["DUBITO_CORPUS"]], os.environ["DUBITO_LLM"], [encoder])
 page = TestClient(create_app(named), base_url="http://127.0.0.1:8700")
-assert ">crag<" in page.get("/").text
+assert ">Answer from passages that were checked (CRAG)<" in page.get("/").text
 assert "most_irrelevant" in page.get("/form/crag").text
 settings = {name: os.environ["DUBITO_" + name.upper()] for name in ("corpus", "llm", "encoder")}
 print(page.post("/ask", json={"graph": "crag", "question": "Who founded the Lune Gazette?", "settings": settings}).text)

@@ -168,7 +168,7 @@ async function chooseGraph() {
 }
 
 function chooseCorpus() {
-  at("examples").hidden = (at("set-corpus")?.value ?? "sample") !== "sample";
+  at("examples").hidden = at("set-corpus")?.value !== "sample" || !at("examples").querySelector(".example");
 }
 
 function newExchange(question, techniques) {
