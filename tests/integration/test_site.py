@@ -2,9 +2,9 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from html import unescape
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ from dubito import errors, uncertainty
 from dubito.cli import app
 from dubito.evals import datasets
 from dubito.graphs.registry import graph_names
+from dubito.tests.browser import CHROMIUM, Browser, serious_faults
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -24,8 +25,6 @@ DOCS = ROOT / "docs"
 pytestmark = pytest.mark.skipif(
     find_spec("mkdocs") is None, reason='mkdocs is not installed: pip install "dubito[docs]"'
 )
-
-CHROMIUM = shutil.which("chromium")
 
 # how a page makes the browser fetch something by itself; a link that a reader may follow is none of these
 FETCHED = re.compile(
@@ -191,17 +190,28 @@ def test_the_reference_holds_what_is_public(pages: dict[str, str]) -> None:
         assert place in places
 
 
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no executable named chromium on the PATH")
+    opened = Browser(tmp_path / "profile")
+    yield opened
+    opened.close()
+
+
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no executable named chromium on the PATH")
-def test_the_search_works_on_a_page_opened_from_disk(site: Path, tmp_path: Path) -> None:
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-    asked = f"{(site / 'index.html').as_uri()}?q=degree_entropy"
-    shown = subprocess.run(
-        [str(CHROMIUM), *flags, f"--user-data-dir={tmp_path}", "--virtual-time-budget=8000", "--dump-dom", asked],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
-    found = re.findall(r'<a href="([^"]*)" class="md-search-result__link"', shown)
-    assert any("reference/uncertainty.html" in link for link in found), found
+def test_the_search_works_on_a_page_opened_from_disk(site: Path, browser: Browser) -> None:
+    browser.open(f"{(site / 'index.html').as_uri()}?q=degree_entropy")
+    browser.until(
+        "[...document.querySelectorAll('.md-search-result__link')].some(link => "
+        "link.href.includes('reference/uncertainty.html'))"
+    )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_serious(site: Path, browser: Browser, dark: bool) -> None:
+    browser.screen(1280, dark=dark)
+    for page in ("index.html", "df_rag.html", "reference/uncertainty.html"):
+        browser.open((site / page).as_uri())
+        assert serious_faults(browser) == []
