@@ -15,6 +15,7 @@ EXAMPLES = help_lines(
     "dubito report my.run --html result.html --md result.md",
     "dubito report my.run --json",
     "dubito report my.run --metric exact_match --split-by first --split-at 0.1,0.2,0.5",
+    "dubito report my.run --keep published",
     "dubito report my.run --trace my-system q17 q17.jsonl",
 )
 
@@ -51,6 +52,12 @@ def report(
         tuple[str, str, Path] | None,
         typer.Option(metavar="SYSTEM QUESTION FILE", help="Only write the trace of a question, for dubito trace."),
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Only write the run without passages and traces, to give away; it is read like RUN."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the main figures of a run, and write its report as a page and as Markdown with plots.
@@ -58,11 +65,14 @@ def report(
     For each dataset: means with intervals, tests of differences, failures, costs, and how well each system's own
     uncertainty separates right from wrong. The page has every question with its answers, evidence and steps.
     """
-    from .reporting import save_trace, show_report  # noqa: PLC0415 - heavy imports
+    from .reporting import save_trace, show_kept, show_report  # noqa: PLC0415 - heavy imports
 
     run = run.expanduser()
     if trace is not None:
         save_trace(run, *trace, as_json=as_json)
+        return
+    if keep is not None:
+        show_kept(run, keep.expanduser(), as_json=as_json)
         return
     split = (split_by, split_at, split_run.expanduser() if split_run else run)
     show_report(run, html, md, metric, standard=standard, split=split, as_json=as_json)

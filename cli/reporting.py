@@ -10,6 +10,7 @@ from rich.text import Text
 from ..errors import UserFault, either
 from ..evals import run_folder
 from ..evals.answers import Standard
+from ..evals.kept_run import keep_run
 from ..evals.reports.about import notes, state
 from ..evals.reports.summary import Pair, Reference, Section, Summary, reference_of
 from ..evals.reports.tables import costs_table, means_table, parted_table
@@ -154,6 +155,17 @@ def save_trace(folder: Path, system: str, question: str, path: Path, *, as_json:
     console().print(
         one_line(f"Wrote {path} ({megabytes(len(trace))}): show it with dubito trace {path}"), soft_wrap=True
     )
+
+
+def show_kept(folder: Path, kept: Path, *, as_json: bool) -> None:
+    """Write the run without passages and traces."""
+    run = run_folder.read(folder)
+    with Store(run.results) as store:
+        size = keep_run(run, store, kept)
+    if as_json:
+        print_json({"kept": str(kept), "bytes": size})
+        return
+    console().print(one_line(f"Wrote {kept} ({megabytes(size)}): read it with dubito report {kept}"), soft_wrap=True)
 
 
 def _differences(section: Section, metric: str) -> str:

@@ -15,8 +15,11 @@ from typing import Any, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from ..errors import UserFault
-from ..json_files import BrokenJson, parsed
+from ..json_files import BrokenJson, content_of, parsed
 from ..presenters.words import counted
+
+OUTCOMES = "outcomes.jsonl"
+"""The same as text, without traces, in a run that was kept (see `kept_run`); read if there is no SQLite file."""
 
 VERSION = 1
 """Version of the file's form."""
@@ -169,24 +172,28 @@ class Store:
         self._path = path
         self._repair = repair_with or f"dubito eval --resume {path.parent} --repair"
         self._lock = threading.Lock()
-        if not new and not path.is_file():
+        kept = path.with_name(OUTCOMES)
+        from_text = not path.exists() and kept.is_file()
+        if not new and not from_text and not path.is_file():
             raise UserFault(f"There are no results in '{path.parent}': give the folder of an evaluation.")
         if path.exists() and not path.is_file():
             raise UserFault(f"'{path}' is not a file, so no results can be kept in it: remove it.")
         try:
-            self._database = sqlite3.connect(path, timeout=30, check_same_thread=False) if new else _to_read(path)
+            self._database = _to_read(path) if not (new or from_text) else _to_write(path if new else Path(":memory:"))
             self._database.text_factory = _text
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
-            if version != VERSION and (version or not new):
+            if version != VERSION and (version or not (new or from_text)):
                 self._database.close()
                 raise UserFault(
                     f"'{path}' has version {version}, and this dubito reads version {VERSION}: use the dubito that "
                     "wrote it, or choose another place."
                 )
-            if new:
+            if new or from_text:
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.execute("PRAGMA synchronous = FULL")
                 self._database.executescript(_TABLES)
+            if from_text:
+                self._take_in(kept)
         except sqlite3.Error as fault:
             raise self._unusable(fault) from fault
 
@@ -273,6 +280,25 @@ class Store:
             except ValueError as fault:
                 raise self._damaged(f"the {metric} of '{row[1]}' for '{row[0]}'", fault) from fault
         return values
+
+    def metrics(self) -> list[str]:
+        """The names of what was measured."""
+        return [metric for (metric,) in self._read("SELECT DISTINCT metric FROM measurements ORDER BY metric")]
+
+    def _take_in(self, path: Path) -> None:
+        """Copy the rows of a file of text."""
+        for number, line in enumerate(content_of(path).splitlines(), 1):
+            try:
+                row = {"output": None, "error": None, **parsed(line), "trace": None}
+                for name in ("output", "error", "value"):
+                    row[name] = None if row.get(name) is None else json.dumps(row[name])
+                table = "measurements" if "metric" in row else "outcomes"
+                values = tuple(row[name] for name in COLUMNS[table].split(", "))
+                _measurement(values) if table == "measurements" else _outcome(values)
+            except (ValueError, LookupError, TypeError) as fault:
+                raise UserFault(f"Line {number} of '{path}' is no outcome of a run: fetch the file anew.") from fault
+            marks = ", ".join("?" * len(values))
+            self._write(f"INSERT OR REPLACE INTO {table} ({COLUMNS[table]}) VALUES ({marks})", [values])  # noqa: S608
 
     def _read(self, query: str, values: tuple[str, ...] = ()) -> list[Any]:
         try:
@@ -410,6 +436,10 @@ def _json(text: object) -> Any:  # noqa: ANN401
 def _text(content: bytes) -> str:
     """Text of a database; bytes that are not UTF-8 are found when the row is checked."""
     return content.decode(errors="surrogateescape")
+
+
+def _to_write(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=30, check_same_thread=False)
 
 
 def _to_read(path: Path) -> sqlite3.Connection:

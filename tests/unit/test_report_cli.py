@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from dubito.cli import app
 from dubito.evals.run_folder import System
-from dubito.tests.reported import answered, asked, dse, failed, made, trace_of, unsure, vanilla
+from dubito.evals.store import Store
+from dubito.tests.reported import answered, asked, chunk, dse, failed, made, trace_of, unsure, vanilla
 from typer.testing import CliRunner
 
 QUESTIONS = [asked("q1", "Ada"), asked("q2", "Paris"), asked("q3", "1978")]
@@ -246,3 +247,44 @@ def test_a_comparison_as_json(run: Path, later: Path):
     assert system["to_wrong"] == [{"id": "small/q1", "question": "What is q1?"}]
     assert system["settings"] == {"k": [None, "9"]}
     assert {change["metric"] for change in system["changes"]} >= {"f1", "exact_match", "rouge_l"}
+
+
+def test_a_run_is_kept_without_passages_and_read_like_the_run(tmp_path):
+    evidence = [chunk("a", text="a secret passage")]
+    found = [
+        answered("plain", "q1", "Ada", evidence=evidence, rephrasings=["a reworded passage"]),
+        failed("plain", "q2", "It is down."),
+        answered("d", "q1", "Ada", evidence=evidence, uncertainty=dse(0.1)),
+    ]
+    bench, store = made(tmp_path / "my.run", SYSTEMS, QUESTIONS, found)
+    with store:
+        store.measured("plain", "small/q1", "seper", {"seper": 0.5, "seper_without": 0.25, "delta": 0.25})
+    kept = tmp_path / "kept.run"
+    code, out, err = dubito("report", bench.folder, "--keep", kept)
+    assert (code, err) == (0, "")
+    assert f"read it with dubito report {kept}" in out
+    assert sorted(path.name for path in kept.iterdir()) == ["outcomes.jsonl", "questions.jsonl", "run.json"]
+    assert "passage" not in (kept / "outcomes.jsonl").read_text()
+    figures = [json.loads(dubito("report", folder, "--json")[1])["datasets"] for folder in (bench.folder, kept)]
+    assert figures[0] == figures[1]
+    assert [system["answered"] for system in figures[1][0]["systems"]] == [1, 1]
+    # asked on, it takes the kept outcomes in
+    with Store(kept / "results.sqlite", new=True) as resumed:
+        assert resumed.ended() == {("plain", "small/q1"): True, ("plain", "small/q2"): False, ("d", "small/q1"): True}
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"system": "plain", "question": "small/q1", "output": {}}'])
+def test_a_kept_run_that_was_edited_says_where(run: Path, tmp_path, line: str):
+    kept = tmp_path / "kept.run"
+    dubito("report", run, "--keep", kept)
+    with (kept / "outcomes.jsonl").open("a") as file:
+        file.write(line + "\n")
+    code, _, err = dubito("report", kept)
+    assert code == 2
+    assert err.strip() == f"Line 6 of '{kept / 'outcomes.jsonl'}' is no outcome of a run: fetch the file anew."
+
+
+def test_a_run_is_not_kept_over_itself(run: Path):
+    code, _, err = dubito("report", run, "--keep", run)
+    assert code == 2
+    assert "is a run of dubito eval itself: name another folder to keep it in." in err
