@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from ..errors import UserFault
 from ..models.background import start_in_background
 from ..models.interfaces import ChatModel, Encoder, Judge
 from ..models.metering import Metered, report_progress
 from ..settings import settings
+from ..state.where import Condition, condition_of
 from .live_objects import as_chat_model, as_encoder, as_retriever
 from .opening import QDRANT, check_weights, corpus_path, open_chat_model, open_encoder
 
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
     )
 
 T = TypeVar("T")
+
+MOST_FILTERS = 32
+"""Filters whose restricted indexes are kept: a server may be asked with any number of them."""
+
+_IndexKey = tuple[str, str, str, Literal["refuse", "skip"]]
 
 
 class Resources:
@@ -76,6 +83,7 @@ class Resources:
         self._graph = graph
         self.is_deterministic: dict[str, bool] = {}
         self._opened: dict[tuple[object, ...], Future[Any]] = {}
+        self._filters: dict[str, None] = {}
         self._metered: dict[tuple[str, str, int], Metered] = {}
         self._lock = threading.Lock()
 
@@ -177,37 +185,43 @@ class Resources:
     async def first_stage(self, context: FirstStageContext, *, chunker: str | None = None) -> FirstStage:
         """The context's first stage over its corpus, cut by its chunker or another. A live retriever replaces it."""
         key = _index_key(context, chunker)
-        name, (corpus, cut_by, *_) = context.first_stage, key
+        name, corpus = context.first_stage, context.corpus
 
         async def open_it() -> FirstStage:
-            from ..retrieval.chunked_corpus import cut_corpus  # noqa: PLC0415
             from ..retrieval.first_stage import open_first_stage  # noqa: PLC0415
 
             source: ChunkedCorpus | Retriever | None = None
             alone = name.strip() == "bm25" and not context.uses_vectors
             if alone and self._retriever is None and not corpus.startswith(QDRANT):
-                source = await cut_corpus(corpus_path(corpus), cut_by, on_bad_record=context.on_bad_record)
+                source = await self._chunked(context, key)
+                if source is not None and context.where:
+                    source = await asyncio.to_thread(source.restricted, condition_of(context.where))
             source = source or await self.retriever(context, chunker=chunker)
             return await open_first_stage(name, source, settings().cache, _progress(f"reading {corpus}"))
 
-        return await self._once(("first stage", name, *key), open_it)
+        return await self._once(("first stage", name, *key), open_it, context.where)
+
+    async def _chunked(self, context: CorpusContext, key: _IndexKey) -> ChunkedCorpus | None:
+        """The context's corpus without vectors; None for a chunker that needs an encoder."""
+        from ..retrieval.chunked_corpus import cut_corpus  # noqa: PLC0415
+
+        corpus, chunker, _, on_bad_record = key
+        return await self._once(
+            ("chunks", *key), lambda: cut_corpus(corpus_path(corpus), chunker, on_bad_record=on_bad_record)
+        )
 
     async def chunks_sha256(self, context: CorpusContext) -> str | None:
         """The hash of the context's chunks, by which a corpus is known again; None for a live or remote retriever."""
 
-        async def hash_it() -> str | None:
-            from ..retrieval.chunked_corpus import cut_corpus  # noqa: PLC0415
-            from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
-
-            cut = await cut_corpus(corpus_path(context.corpus), context.chunker, on_bad_record=context.on_bad_record)
-            if cut is not None:
-                return cut.chunks_sha256
-            index = await self.retriever(context)
-            return index.manifest.chunks_sha256 if isinstance(index, Index) else None
+        from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
 
         if self._retriever is not None or context.corpus.startswith(QDRANT):
             return None
-        return await self._once(("chunks", *_index_key(context)), hash_it)
+        key = _index_key(context)
+        if (cut := await self._chunked(context, key)) is not None:
+            return cut.chunks_sha256
+        index = await self._unfiltered(key)
+        return index.manifest.chunks_sha256 if isinstance(index, Index) else None
 
     async def document_graph(self, context: DocumentGraphContext) -> CorpusGraph:
         """Each document's nearest neighbours under the graph's encoder.
@@ -221,7 +235,7 @@ class Resources:
             from ..retrieval.corpus_graph import EmptyCorpusGraph  # noqa: PLC0415
             from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
 
-            source = await self.retriever(context)
+            source = await self._unfiltered(_index_key(context))
             if not isinstance(source, Index) or not neighbours:
                 return EmptyCorpusGraph()
             return await self.graph_of(
@@ -234,7 +248,12 @@ class Resources:
 
         if self._graph is not None:
             return self._graph
-        return await self._once(("graph", *_index_key(context), graph_encoder, neighbours), open_it)
+        graph = await self._once(("graph", *_index_key(context), graph_encoder, neighbours), open_it)
+        if not context.where:
+            return graph
+        from ..retrieval.restricted import RestrictedGraph  # noqa: PLC0415
+
+        return RestrictedGraph(graph, condition_of(context.where))
 
     async def check_graph(self, encoder: str) -> None:
         """Raise `UserFault` for an encoder of a document graph that is unknown or whose folder does not exist."""
@@ -281,11 +300,30 @@ class Resources:
         )
 
     async def retriever(self, context: CorpusContext, *, chunker: str | None = None) -> Retriever:
-        """The index of the context's corpus under its encoder and its chunker, or another chunker.
+        """The index of the context's corpus under its encoder and its chunker, or another chunker; of it what `where`
+        lets pass.
 
-        The index is built at first use and kept in the cache folder.
+        The index is built at first use and kept in the cache folder. `UserFault` for a filter that no chunk passes, and
+        for a filter over a live retriever.
         """
         key = _index_key(context, chunker)
+
+        async def restrict() -> Retriever:
+            whole = await self._unfiltered(key)
+            restricted: Callable[[Condition], Retriever] | None = getattr(whole, "restricted", None)
+            if restricted is None:
+                raise UserFault(
+                    "`where` filters index folders, corpus files and Qdrant collections: give your own retriever a "
+                    "filter of its own, and leave `where` out."
+                )
+            return await asyncio.to_thread(restricted, condition_of(context.where))
+
+        if not context.where:
+            return await self._unfiltered(key)
+        return await self._once(("retriever", *key), restrict, context.where)
+
+    async def _unfiltered(self, key: _IndexKey) -> Retriever:
+        """The whole index."""
         corpus, chunker, encoder, on_bad_record = key
 
         async def open_it() -> Retriever:
@@ -311,16 +349,25 @@ class Resources:
 
         return await self._once(("retriever", *key), open_it)
 
-    async def _once(self, key: tuple[object, ...], open_it: Callable[[], Awaitable[T]]) -> T:
+    async def _once(self, key: tuple[object, ...], open_it: Callable[[], Awaitable[T]], where: str = "") -> T:
+        """What was opened under the key; where: the filter that it was opened with, of which only the last are kept."""
+        key = (*key, where)
+
         async def opening() -> T:
             try:
                 return await open_it()
             except BaseException:
                 with self._lock:
-                    del self._opened[key]
+                    self._opened.pop(key, None)
                 raise
 
         with self._lock:
+            if where:
+                self._filters[where] = self._filters.pop(where, None)
+                if len(self._filters) > MOST_FILTERS:
+                    oldest = next(iter(self._filters))
+                    del self._filters[oldest]
+                    self._opened = {known: opened for known, opened in self._opened.items() if known[-1] != oldest}
             future = self._opened.get(key)
             if future is None:
                 # on the background loop, because other callers wait for it and the first caller's loop may close
@@ -330,7 +377,7 @@ class Resources:
         return opened
 
 
-def _index_key(context: CorpusContext, chunker: str | None = None) -> tuple[str, str, str, Literal["refuse", "skip"]]:
+def _index_key(context: CorpusContext, chunker: str | None = None) -> _IndexKey:
     return context.corpus, context.chunker if chunker is None else chunker, context.encoder, context.on_bad_record
 
 

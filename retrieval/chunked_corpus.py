@@ -2,22 +2,32 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..state.records import Chunk
+from ..state.where import Condition
 from .chunkers import open_chunker
 from .corpus import read_corpus
 from .index_files import is_index, read_chunks, read_index_manifest, sha256_of
+from .restricted import passing_rows
 
 
 @dataclass(frozen=True)
 class ChunkedCorpus:
-    """Chunks in row order, and the hash of their file, as in the manifest of an index."""
+    """Chunks in row order, and the hash of their file, as in the manifest of an index; passing: see `Index`."""
 
     chunks: Sequence[Chunk]
     chunks_sha256: str
+    passing: NDArray[np.int64] | None = None
+
+    def restricted(self, condition: Condition) -> Self:
+        """See `Index.restricted`."""
+        return replace(self, passing=passing_rows(self.chunks, condition))
 
 
 async def cut_corpus(

@@ -16,6 +16,7 @@ from .chunking import Progress
 from .fusion import Fused, Ranker
 from .index import Index
 from .pool import Pool, Retriever, at_least_one
+from .restricted import Restricted
 from .sparse import open_sparse
 
 FIRST_STAGE_NAMES = (
@@ -70,7 +71,7 @@ class VectorsOfStage:
         if top_n is None:
             return await self._index.pool(query, None)
         rows = (await self._stage.ranker.rank(query, at_least_one(top_n))).rows
-        return (await self._index.pool(query, None)).of(rows)
+        return await self._index.pool_of(query, rows)
 
 
 class LiveStage:
@@ -99,7 +100,7 @@ async def open_first_stage(
     """
     parts = _parts(name.strip())
     if isinstance(source, ChunkedCorpus):
-        return IndexStage(name.strip(), await open_bm25(source, cache, progress), source)
+        return IndexStage(name.strip(), await _ranker("bm25", source, cache, progress), source)
     if not isinstance(source, Index):
         return LiveStage(source)
     rankers = [await _ranker(part, source, cache, progress) for part in parts]
@@ -118,12 +119,15 @@ def _parts(name: str) -> list[str]:
     return parts
 
 
-async def _ranker(name: str, index: Index, cache: Path, progress: Progress | None) -> Ranker:
-    if name == "bm25":
-        return await open_bm25(index, cache, progress)
-    if name == "dense":
-        return index
-    return await open_sparse(name, name.removeprefix(SPLADE), index, cache, progress)
+async def _ranker(name: str, source: Index | ChunkedCorpus, cache: Path, progress: Progress | None) -> Ranker:
+    if name == "dense" and isinstance(source, Index):
+        return source
+    ranker: Ranker
+    if name == "bm25" or isinstance(source, ChunkedCorpus):
+        ranker = await open_bm25(source, cache, progress)
+    else:
+        ranker = await open_sparse(name, name.removeprefix(SPLADE), source, cache, progress)
+    return ranker if source.passing is None else Restricted(ranker, source.passing, len(source.chunks))
 
 
 def _scored(chunk: Chunk, score: float) -> Chunk:

@@ -10,10 +10,12 @@ from typing import Any, Literal, Self
 
 import faiss
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import UserFault
 from ..models.interfaces import Encoder, Vectors
 from ..state.records import Chunk
+from ..state.where import Condition
 from .chunkers import SEMANTIC, chunker_for
 from .chunking import Chunker, Progress, batches, embedding_text
 from .corpus import Corpus, read_corpus, shown
@@ -30,6 +32,7 @@ from .index_files import (
 )
 from .pool import Pool, at_least_one
 from .rechunk import documents_of
+from .restricted import passing_rows
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,8 @@ class Index:
         self.problems: tuple[str, ...] = ()
         self._chunks, self._vectors, self._encoder = chunks, vectors, encoder
         self._rows = np.asarray(_Memory(vectors))
+        self.passing: NDArray[np.int64] | None = None
+        """The rows that may be found, ascending; all of them if None."""
 
     @classmethod
     async def build(
@@ -99,6 +104,12 @@ class Index:
         _check_dimension(f"The index {shown(path)}", manifest, encoder, await encoder.dimension())
         chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
         return cls(manifest, chunks, vectors, encoder)
+
+    def restricted(self, condition: Condition) -> Self:
+        """The same index, in which only the chunks that pass are found; `UserFault` if none does."""
+        index = type(self)(self.manifest, self._chunks, self._vectors, self._encoder)
+        index.problems, index.passing = self.problems, passing_rows(self._chunks, condition)
+        return index
 
     @property
     def chunks(self) -> Sequence[Chunk]:
@@ -160,16 +171,19 @@ class Index:
     async def rank(self, query: str, n: int) -> Ranking:
         """The rows of the n chunks nearest to a query, and their cosines."""
         question = await self._question(query)
-        return await asyncio.to_thread(self._nearest, question, min(n, len(self._chunks)))
+        return await asyncio.to_thread(self._nearest, question, n)
 
     async def pool(self, query: str, top_n: int | None) -> Pool:
         """See `Retriever.pool`; for None the vectors are FAISS's own memory, not a copy."""
         question = await self._question(query)
         whole = Pool(question, self._rows, self._chunk, self.problems)
         if top_n is None:
-            return whole
-        nearest = await asyncio.to_thread(self._nearest, question, min(at_least_one(top_n), len(self._chunks)))
-        return whole.of(nearest.rows)
+            return whole if self.passing is None else whole.of(self.passing)
+        return whole.of((await asyncio.to_thread(self._nearest, question, at_least_one(top_n))).rows)
+
+    async def pool_of(self, query: str, rows: NDArray[np.int64]) -> Pool:
+        """The pool of these rows, in this order."""
+        return Pool(await self._question(query), self._rows, self._chunk, self.problems).of(rows)
 
     async def _question(self, query: str) -> Vectors:
         question: Vectors = (await self._encoder.embed([query], query=True))[0]
@@ -180,15 +194,21 @@ class Index:
         return self._chunks[row].copy()
 
     def _nearest(self, question: Vectors, count: int) -> Ranking:
-        """Rows by falling similarity, equals by row, and their similarities.
+        """At most `count` rows by falling similarity, equals by row, and their similarities.
 
         If rows are equally near at the cut, FAISS returns any of them; then all rows at least as near are fetched.
         """
-        scores, rows = self._vectors.search(question[None], min(count + 1, len(self._chunks)))
+        passing: Any = None
+        if self.passing is not None:
+            selected: Any = faiss.SearchParameters
+            passing = selected(sel=faiss.IDSelectorBatch(self.passing))
+        most = len(self._chunks if self.passing is None else self.passing)
+        count = min(count, most)
+        scores, rows = self._vectors.search(question[None], min(count + 1, most), params=passing)
         scores, rows = scores[0], rows[0]
         if len(rows) > count and scores[count] == scores[count - 1]:
             below = float(np.nextafter(scores[count], np.float32(-np.inf)))
-            _, scores, rows = self._vectors.range_search(question[None], below)
+            _, scores, rows = self._vectors.range_search(question[None], below, params=passing)
         order = np.lexsort((rows, -scores))[:count]
         return Ranking(rows[order], scores[order])
 

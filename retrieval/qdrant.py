@@ -10,7 +10,8 @@ import asyncio
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..models.interfaces import Encoder, Vectors
 from ..server_url import checked_url, key_for
 from ..settings import settings
 from ..state.records import Chunk
+from ..state.where import OWN_FIELDS, Combined, Condition, Test
 from .chunking import Chunker, Progress, batches, embedding_text
 from .corpus import Corpus
 from .langchain_retriever import TOP_N, chunk_of
@@ -27,6 +29,7 @@ from .pool import Pool, at_least_one
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
+    from qdrant_client.models import FieldCondition, Filter
 
 T = TypeVar("T")
 
@@ -86,8 +89,16 @@ class Collection:
         self._place = place
         self._client = client
         self._encoder = encoder
+        self._filter: Filter | None = None
+        self._whole: Collection | None = None
         # the client's own finalizer fails when Python ends
         weakref.finalize(self, client.close)
+
+    def restricted(self, condition: Condition) -> Collection:
+        """The same collection, in which the server finds only the points that pass."""
+        restricted = copy(self)
+        restricted._filter, restricted._whole = _filter(condition), self  # the whole closes the client in the end
+        return restricted
 
     async def pool(self, query: str, top_n: int | None) -> Pool:
         """See `Retriever.pool`; None means the best 200, best first."""
@@ -102,7 +113,12 @@ class Collection:
             self._place.at,
             lambda: (
                 self._client.query_points(
-                    self._place.collection, query=question.tolist(), limit=count, with_payload=True, with_vectors=True
+                    self._place.collection,
+                    query=question.tolist(),
+                    query_filter=self._filter,
+                    limit=count,
+                    with_payload=True,
+                    with_vectors=True,
                 ).points
             ),
         )
@@ -204,6 +220,56 @@ def _put(client: QdrantClient, place: Place, chunks: Sequence[Chunk], vectors: V
         for chunk, vector in zip(chunks, vectors, strict=True)
     ]
     _called(place.at, lambda: client.upsert(place.collection, points, wait=True))
+
+
+def _filter(condition: Condition) -> Filter:
+    """The condition in Qdrant's form. `UserFault` for an order of texts, which Qdrant has for dates alone."""
+    from qdrant_client.models import Filter  # noqa: PLC0415 - an extra
+
+    if isinstance(condition, Combined):
+        parts = [_filter(part) for part in condition.parts]
+        if condition.how == "$and":
+            return Filter(must=parts)
+        return Filter(should=parts) if condition.how == "$or" else Filter(must_not=parts)
+    positive = {"$ne": "$eq", "$nin": "$in"}.get(condition.operator)
+    if positive:
+        return Filter(must_not=[_filter(replace(condition, operator=positive))])
+    if condition.operator == "$exists" and not condition.value:
+        return Filter(must_not=[_filter(replace(condition, value=True))])
+    return Filter(should=[_match(key, condition) for key in _keys(condition.field)])
+
+
+def _keys(field: str) -> list[str]:
+    """Where a field is: below the metadata of a collection that dubito filled, or of one that LangChain filled."""
+    return [f"metadata.{field}"] if field in OWN_FIELDS else [f"metadata.metadata.{field}", f"metadata.{field}"]
+
+
+def _match(key: str, test: Test) -> FieldCondition | Filter:
+    from qdrant_client.models import (  # noqa: PLC0415 - an extra
+        FieldCondition,
+        Filter,
+        IsEmptyCondition,
+        MatchValue,
+        PayloadField,
+        Range,
+    )
+
+    value = test.value
+    if test.operator == "$exists":
+        return Filter(must_not=[IsEmptyCondition(is_empty=PayloadField(key=key))])
+    if test.operator == "$in":
+        matches = [_match(key, Test(test.field, "$eq", one)) for one in value]
+        return Filter(should=matches) if matches else Filter(must_not=[Filter()])
+    if test.operator == "$eq":
+        if isinstance(value, str | bool):
+            return FieldCondition(key=key, match=MatchValue(value=value))
+        return FieldCondition(key=key, range=Range(gte=value, lte=value))
+    if isinstance(value, str):
+        raise UserFault(
+            f"Qdrant orders numbers alone, and where asks for {test.operator} of the text '{value}': compare a number, "
+            "or use $in."
+        )
+    return FieldCondition(key=key, range=Range(**{test.operator.removeprefix("$"): value}))
 
 
 def _normalised(vectors: Vectors) -> Vectors:

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from .capability import Capability
 from .context import AUTO, PRESET, UNCHECKED, BaseContext, Option, names_no_resource, names_resource, unused_with
+from .where import as_text, condition_of
 
 JUDGE = names_resource("judge", "auto", "embedded", "llm")
 
@@ -83,6 +84,12 @@ class EncoderContext(BaseContext):
     )
 
 
+def _is_filter(text: str) -> str:
+    if text:
+        condition_of(text)
+    return text
+
+
 class CorpusContext(EncoderContext):
     """A corpus, and how it is read and cut into chunks."""
 
@@ -104,6 +111,12 @@ class CorpusContext(EncoderContext):
         default="refuse",
         title="Broken records",
         description="refuse: a corpus with a broken record is not used. skip: broken records are left out.",
+    )
+    where: Annotated[str, BeforeValidator(as_text), AfterValidator(_is_filter)] = Field(
+        default="",
+        title="Filter",
+        description='Search only the chunks whose metadata pass, as JSON: {"year": {"$gte": 2020}}. Empty: all chunks.',
+        json_schema_extra=names_no_resource(),
     )
 
 

@@ -16,6 +16,7 @@ from dubito.retrieval.corpus import Corpus, Document, read_corpus
 from dubito.retrieval.index import Index
 from dubito.retrieval.qdrant import Place, fill, open_collection
 from dubito.state.vanilla_rag import VanillaRagContext
+from dubito.state.where import condition_of, passes
 from dubito.tests.scripted import ScriptedChat
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from typer.testing import CliRunner
@@ -185,3 +186,32 @@ def test_a_corpus_is_indexed_into_a_collection(tmp_path: Path, monkeypatch: pyte
     shown = CliRunner().invoke(app, ["index", "sample", "--out", f"qdrant:{tmp_path / 's'}#c"])
     assert f"{figures['chunks']} chunks (words:100), " in shown.stdout
     assert 'Now: dubito ask "..." --corpus' in shown.stdout
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"n": 3},
+        {"n": {"$gte": 5, "$lt": 13}},
+        {"n": {"$ne": 3}},
+        {"n": {"$in": [1, 3, 99]}},
+        {"n": {"$in": []}},
+        {"n": {"$nin": [1, 3]}},
+        {"n": {"$exists": False}},
+        {"n": {"$exists": True}},
+        {"$or": [{"title": "Title 1"}, {"n": {"$gt": 15}}]},
+        {"$not": {"title": {"$in": ["Title 0", "Title 1"]}}},
+        {"doc_id": "d4", "n": {"$exists": False}},
+    ],
+)
+async def test_the_server_filters_as_an_index_does(name: str, where: dict[str, object]):
+    condition = condition_of(json.dumps(where))
+    index = await Index.build(CORPUS, WordWindows(4), ENCODER)
+    expected = {chunk["id"] for chunk in index.chunks if passes(condition, chunk)}
+    pool = await (await open_collection(name, ENCODER)).restricted(condition).pool("text", CHUNKS)
+    assert {pool.chunk(row)["id"] for row in range(len(pool))} == expected
+
+
+async def test_an_order_of_texts_is_refused(name: str):
+    with pytest.raises(UserFault, match=r"Qdrant orders numbers alone, and where asks for \$gt of the text '2020'"):
+        (await open_collection(name, ENCODER)).restricted(condition_of('{"date": {"$gt": "2020"}}'))

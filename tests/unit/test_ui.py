@@ -133,7 +133,7 @@ def test_a_form_has_the_settings_of_the_context_the_common_ones_first():
     names = [one.name for one in form.rest]
     assert names.index("top_n") < names.index("uncertainty")
     assert names[:2] == ["thinking", "evaluator"]
-    assert names[-1] == "on_bad_record"
+    assert names[-1] == "where"
     # every setting but the preset, of which only one can be had here, and prompts, which are long texts
     assert sorted([*names, "corpus", "llm", "k", "preset", "prompts"]) == sorted(DFRagContext.model_fields)
     assert not form.answers
