@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 from ..graphs.registry import context_type, takes_answers
 from ..resources.allowlist import AllowList
 from ..state.context import PRESET, BaseContext, marks_of
-from ..state.mixins import AnsweringContext, CorpusContext
+from ..state.mixins import CitingContext, CorpusContext
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -67,7 +67,7 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
     if len(presets) < 2:
         del inputs["preset"]
     common = [inputs.pop(name) for name in (*COMMON, "preset") if name in inputs]
-    of_most = [*AnsweringContext.model_fields, "first_stage", *CorpusContext.model_fields]
+    of_most = [*CitingContext.model_fields, "first_stage", *CorpusContext.model_fields]
     own = [entry for name, entry in inputs.items() if name not in of_most]
     shared = [inputs[name] for name in dict.fromkeys(of_most) if name in inputs]
     about = (sys.modules[f"dubito.graphs.{graph.name}"].__doc__ or "").strip().splitlines()[0]
