@@ -4,9 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..concurrency import gather_or_cancel
 from ..errors import ContextOverflow, ModelUnavailable
 from ..models.answer_stream import show_answer
-from ..models.interfaces import Sampling
+from ..models.interfaces import Judge, Sampling
 from ..models.judges import is_similarity
 from ..prompts import answer as answer_prompt
 from ..prompts import cited_answer as prompt
@@ -15,6 +16,7 @@ from ..resources.resources import Resources
 from ..retrieval.chunking import embedding_text
 from ..retrieval.sentences import sentences
 from ..state.abstention import abstains
+from ..state.answer_text import normalised
 from ..state.flow import Flow
 from ..state.mixins import CitingContext
 from ..state.records import Chunk, Citation, Verdict, address_of
@@ -138,19 +140,36 @@ async def _checked(
     citations: Sequence[Citation], state: Flow, context: CitingContext, resources: Resources
 ) -> tuple[list[Citation], list[str]]:
     """The citations with their verdicts, and why some are unchecked."""
-    premises = [embedding_text(state["evidence"][one["mark"] - 1]) if one["exists"] else "" for one in citations]
-    if not any(premises):
+    if not any(one["exists"] for one in citations):
         return list(citations), []
     judge = await resources.judge(context)
     if is_similarity(judge.name):
         return list(citations), [UNCHECKED.format(judge=judge.name)]
-    pairs = AnswerPairs([(premise, one["statement"]) for premise, one in zip(premises, citations, strict=True)])
-    (probabilities,) = await judge_pairs(judge, state["question"], [pairs])
-    checked: list[Citation] = []
-    for premise, one in zip(premises, citations, strict=True):
-        label = likeliest_label(probabilities(premise, one["statement"])) if one["exists"] else None
-        verdict: Verdict = "unchecked" if label is None else "supported" if label == "entailment" else "unsupported"
-        checked.append({**one, "verdict": verdict} if one["exists"] else one)
-    unjudged = sum(one["verdict"] == "unchecked" for one in checked)
-    warning = f"The judge '{judge.name}' could not say of {unjudged} citations whether the passage supports the answer."
-    return checked, [warning] if unjudged else []
+
+    async def checked(one: Citation) -> Citation:
+        if not one["exists"]:
+            return one
+        chunk = state["evidence"][one["mark"] - 1]
+        return {**one, "verdict": await _verdict(one["statement"], chunk, state["question"], judge)}
+
+    found = await gather_or_cancel(map(checked, citations))
+    unjudged = sum(one["verdict"] == "unchecked" for one in found)
+    warning = f"The judge '{judge.name}' gave no verdict on {unjudged} of the citations."
+    return found, [warning] if unjudged else []
+
+
+async def _verdict(statement: str, chunk: Chunk, question: str, judge: Judge) -> Verdict:
+    """Does the passage entail the statement?
+
+    The chat model reads the whole passage and the question. A cross-encoder has learned from pairs of sentences: it
+    judges sentence by sentence, and without the question, which makes every pair alike
+    (docs/measurements/citations.md). Only a bare yes or no says nothing without its question.
+    """
+    as_answers = judge.name == "llm" or normalised(statement) in ("yes", "no")
+    text = chunk["text"]
+    parts = [text[start:end].strip() for start, end in sentences(text)]
+    premises = [embedding_text(chunk)] if as_answers else parts
+    pairs = AnswerPairs([(premise, statement) for premise in premises])
+    (probabilities,) = await judge_pairs(judge, question if as_answers else "", [pairs])
+    labels = [likeliest_label(probabilities(premise, statement)) for premise in premises]
+    return "supported" if "entailment" in labels else "unchecked" if None in labels else "unsupported"

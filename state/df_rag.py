@@ -135,6 +135,7 @@ class DFRagContext(CitingContext, ThinkingContext, FirstStageContext, RetrievalC
     """Settings of DF-RAG (Khan et al., sections 3.1-3.5)."""
 
     graph: ClassVar[str] = "df_rag"
+    writes_marks: ClassVar[bool] = True
     measures_itself: ClassVar[bool] = True
     presets: ClassVar[Presets] = DF_RAG_MODELS
 

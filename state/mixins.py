@@ -310,7 +310,13 @@ class AnsweringContext(JudgeContext):
 
 
 class CitingContext(AnsweringContext):
-    """Citations of an answer that is made from chunks."""
+    """Citations of an answer that is made from chunks.
+
+    writes_marks: does the model write the marks with the answer, which they may then change? Elsewhere it repeats the
+    finished answer with marks.
+    """
+
+    writes_marks: ClassVar[bool] = False
 
     cite: bool = Field(
         default=False,

@@ -79,4 +79,5 @@ class VanillaRagContext(CitingContext, SelectionContext):
     """Settings of plain retrieval and of DF-RAG's other baselines, which differ from it in how chunks are selected."""
 
     graph: ClassVar[str] = "vanilla_rag"
+    writes_marks: ClassVar[bool] = True
     presets: ClassVar[Presets] = DF_RAG_MODELS

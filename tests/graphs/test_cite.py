@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -11,14 +11,16 @@ from dubito.errors import ContextOverflow, ModelFault, UserFault
 from dubito.graphs import chat, vanilla_rag
 from dubito.graphs.registry import context_type, graph_named, graph_names
 from dubito.graphs.tool import words_for_agent
-from dubito.models.interfaces import Completion, Message, Reply, Sampling, Tokens
+from dubito.models.interfaces import Completion, Judgements, Message, Reply, Sampling, Tokens
 from dubito.nodes import cite as node
 from dubito.nodes.structured_reply import NO_ANSWER
 from dubito.prompts import answer, cited_answer, standalone
 from dubito.resources.resources import Resources
+from dubito.state.calibration import settings_of
 from dubito.state.mixins import CitingContext
 from dubito.state.records import Chunk
 from dubito.tests.graphs.test_forks import CASES
+from dubito.tests.graphs.test_streaming import typing
 from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedJudge, ScriptedRetriever, walk
 from langchain_core.messages import AIMessage, HumanMessage
 
@@ -27,6 +29,8 @@ SYSTEM = cited_answer.messages("", [])[0]
 CITING = sorted(name for name in graph_names() if issubclass(context_type(graph_named(name)), CitingContext))
 IN_PLACE = {"vanilla_rag", "df_rag"}
 """The graphs whose model writes the marks with the answer."""
+
+WORDS = "the Lune [1], and not [9] the Wyre"
 
 
 @dataclass
@@ -43,7 +47,7 @@ class Ran:
 
 def of_first(premise: str, hypothesis: str) -> bool:
     """Only the first passage supports anything."""
-    return premise.startswith("T0")
+    return premise.endswith("text 0")
 
 
 def model(said: str | Callable[[str, str], str], **more: Any) -> ScriptedChat:
@@ -82,7 +86,7 @@ async def test_the_marks_are_read_and_checked() -> None:
         }
         for mark, chunk, verdict in [(1, first, "supported"), (2, second, "unsupported")]
     ]
-    assert ran.judge.asked == [(f"{chunk['title']}\n{chunk['text']}", "the Lune") for chunk in (first, second)]
+    assert ran.judge.asked == [("text 0", "the Lune"), ("text 1", "the Lune")]
     assert len(ran.llm.calls) == 1, "the answer and its marks are one call"
     assert ran.output["warnings"] == []
 
@@ -91,6 +95,34 @@ async def test_each_statement_is_checked_against_its_own_passage() -> None:
     ran = await run("It is long [2]. It is wet. [1]", ScriptedJudge(lambda one, other: other == "It is wet."))
     assert ran.verdicts == [(2, "unsupported"), (1, "supported")]
     assert [one["statement"] for one in ran.output["citations"]] == ["It is long.", "It is wet."]
+
+
+@dataclass
+class Questioned(ScriptedJudge):
+    """It remembers the questions, too."""
+
+    questions: list[str] = field(default_factory=list)
+
+    async def judge(self, question: str, pairs: Sequence[tuple[str, str]]) -> Judgements:
+        self.questions.append(question)
+        return await super().judge(question, pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "question", "premises"),
+    [
+        ("nli:x", "the Lune", "", ["It is wet.", "It is long."]),
+        ("nli:x", "Yes.", QUESTION, ["T0\nIt is wet. It is long."]),
+        ("llm", "the Lune", QUESTION, ["T0\nIt is wet. It is long."]),
+    ],
+)
+async def test_what_a_judge_is_shown(name: str, said: str, question: str, premises: list[str]) -> None:
+    judge = Questioned(lambda one, other: "long" in one, name=name)
+    retriever = ScriptedRetriever(QUERY, [QUERY], ["It is wet. It is long."])
+    resources = Resources(llm=model(f"{said} [1]"), judge=judge, retriever=retriever)
+    output = await vanilla_rag.build(resources).compile().ainvoke(INPUT, context={"cite": True, "k": 1})
+    assert [one["verdict"] for one in output["citations"]] == ["supported"], "one sentence is enough"
+    assert (judge.questions, judge.asked) == ([question], [(premise, said) for premise in premises])
 
 
 async def test_a_mark_of_no_passage_is_left_out_and_said() -> None:
@@ -117,9 +149,9 @@ async def test_similarity_checks_nothing_and_says_so_once(name: str) -> None:
 
 
 async def test_a_judge_that_cannot_say() -> None:
-    ran = await run("the Lune [1][2]", ScriptedJudge(lambda one, other: None if one.startswith("T0") else True))
+    ran = await run("the Lune [1][2]", ScriptedJudge(lambda one, other: None if one == "text 0" else True))
     assert ran.verdicts == [(1, "unchecked"), (2, "supported")]
-    assert "could not say of 1 citation" in ran.output["warnings"][0]
+    assert "gave no verdict on 1 of the citations" in ran.output["warnings"][0]
 
 
 async def test_marks_without_an_answer_are_asked_for_again() -> None:
@@ -165,7 +197,7 @@ async def test_samples_are_compared_without_marks() -> None:
     ran = await run(reply, uncertainty="semantic_entropy", answer_samples=3)
     assert ran.path == ["prepare", "retrieve", "generate", "check_certainty", "cite"]
     assert ran.output["signals"] == {"semantic entropy": 0.0, "disagreement": 0.0}
-    assert ran.judge.asked == [("T0\ntext 0", "the Lune")], "the samples say the same without a judge"
+    assert ran.judge.asked == [("text 0", "the Lune")], "the samples say the same without a judge"
     assert ran.output["cited_answer"] == "the Lune [1]"
 
 
@@ -203,6 +235,12 @@ def citing(llm: Any, repeated: Callable[[str], str]) -> None:
         return Reply((Completion(repeated(given), "stop"),), Tokens(7, 3))
 
     llm.complete = with_marks
+
+
+@pytest.mark.parametrize("name", CITING)
+def test_a_calibration_holds_with_citations_unless_they_may_change_the_answer(name: str) -> None:
+    context = context_type(graph_named(name))
+    assert ("cite" in settings_of(context(cite=True))) == (name in IN_PLACE)
 
 
 def test_the_graphs_that_can_cite_are_those_that_answer_from_passages() -> None:
@@ -301,3 +339,33 @@ async def test_a_chat_shows_the_marks_and_forgets_them_in_the_next_turn() -> Non
     kept: Any = [HumanMessage("Which river?"), AIMessage("the Lune [1]"), HumanMessage("How long?")]
     await graph.ainvoke({"messages": kept}, context={"k": 2})
     assert "the Lune [1]" in llm.calls[0][1][-1]["content"], "without the setting, brackets are the user's business"
+
+
+# --- the stream ---
+
+
+async def streamed(graph: Any, given: Any, **settings: Any) -> list[tuple[str, str]]:
+    """The text of each message that was streamed, and the node that began it."""
+    texts: dict[Any, tuple[str, str]] = {}
+    async for piece, metadata in graph.astream(given, context={"k": 2, **settings}, stream_mode="messages"):
+        text, place = texts.get(piece.id, ("", metadata["langgraph_node"]))
+        texts[piece.id] = (text + piece.content, place)
+    return list(texts.values())
+
+
+async def test_the_answer_streams_with_the_marks_that_exist() -> None:
+    graph = vanilla_rag.build(opened(typing(WORDS), ScriptedJudge())).compile(name="vanilla_rag")  # type: ignore[arg-type]
+    assert await streamed(graph, INPUT, cite=True) == [("the Lune [1], and not the Wyre", "generate")]
+
+
+async def test_a_chat_streams_its_message_once() -> None:
+    graph = chat.build("vanilla_rag", opened(typing("the Lune [1]"), ScriptedJudge(of_first))).compile()
+    found = await streamed(graph, {"messages": [HumanMessage("Which river?")]}, cite=True)
+    assert found == [("the Lune [1]\n\n[1] T0", "vanilla_rag")]
+
+
+async def test_marks_that_come_after_the_answer_go_on_from_it() -> None:
+    case = CASES["neighbourhood"]()
+    citing(case.models[0], lambda given: f"{given} [1]")
+    found = await streamed(case.builder.compile(), case.given, **{**case.context, "cite": True})
+    assert [text for text, _ in found] == ["found [1]"]
