@@ -162,13 +162,13 @@ async def _verdict(statement: str, chunk: Chunk, question: str, judge: Judge) ->
     """Does the passage entail the statement?
 
     The chat model reads the whole passage and the question. A cross-encoder has learned from pairs of sentences: it
-    judges sentence by sentence, and without the question, which makes every pair alike
+    judges each sentence below the title, and without the question, which makes every pair alike
     (docs/measurements/citations.md). Only a bare yes or no says nothing without its question.
     """
     as_answers = judge.name == "llm" or normalised(statement) in ("yes", "no")
     text = chunk["text"]
-    parts = [text[start:end].strip() for start, end in sentences(text)]
-    premises = [embedding_text(chunk)] if as_answers else parts
+    parts = [text] if as_answers else [text[start:end].strip() for start, end in sentences(text)]
+    premises = [embedding_text({**chunk, "text": part}) for part in parts]
     pairs = AnswerPairs([(premise, statement) for premise in premises])
     (probabilities,) = await judge_pairs(judge, question if as_answers else "", [pairs])
     labels = [likeliest_label(probabilities(premise, statement)) for premise in premises]

@@ -17,8 +17,10 @@ from dubito.nodes.structured_reply import NO_ANSWER
 from dubito.prompts import answer, cited_answer, standalone
 from dubito.resources.resources import Resources
 from dubito.state.calibration import settings_of
+from dubito.state.escalate import EscalateContext
 from dubito.state.mixins import CitingContext
 from dubito.state.records import Chunk
+from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.graphs.test_forks import CASES
 from dubito.tests.graphs.test_streaming import typing
 from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedJudge, ScriptedRetriever, walk
@@ -86,7 +88,7 @@ async def test_the_marks_are_read_and_checked() -> None:
         }
         for mark, chunk, verdict in [(1, first, "supported"), (2, second, "unsupported")]
     ]
-    assert ran.judge.asked == [("text 0", "the Lune"), ("text 1", "the Lune")]
+    assert ran.judge.asked == [("T0\ntext 0", "the Lune"), ("T1\ntext 1", "the Lune")]
     assert len(ran.llm.calls) == 1, "the answer and its marks are one call"
     assert ran.output["warnings"] == []
 
@@ -111,7 +113,7 @@ class Questioned(ScriptedJudge):
 @pytest.mark.parametrize(
     ("name", "said", "question", "premises"),
     [
-        ("nli:x", "the Lune", "", ["It is wet.", "It is long."]),
+        ("nli:x", "the Lune", "", ["T0\nIt is wet.", "T0\nIt is long."]),
         ("nli:x", "Yes.", QUESTION, ["T0\nIt is wet. It is long."]),
         ("llm", "the Lune", QUESTION, ["T0\nIt is wet. It is long."]),
     ],
@@ -149,7 +151,7 @@ async def test_similarity_checks_nothing_and_says_so_once(name: str) -> None:
 
 
 async def test_a_judge_that_cannot_say() -> None:
-    ran = await run("the Lune [1][2]", ScriptedJudge(lambda one, other: None if one == "text 0" else True))
+    ran = await run("the Lune [1][2]", ScriptedJudge(lambda one, other: None if one == "T0\ntext 0" else True))
     assert ran.verdicts == [(1, "unchecked"), (2, "supported")]
     assert "gave no verdict on 1 of the citations" in ran.output["warnings"][0]
 
@@ -197,7 +199,7 @@ async def test_samples_are_compared_without_marks() -> None:
     ran = await run(reply, uncertainty="semantic_entropy", answer_samples=3)
     assert ran.path == ["prepare", "retrieve", "generate", "check_certainty", "cite"]
     assert ran.output["signals"] == {"semantic entropy": 0.0, "disagreement": 0.0}
-    assert ran.judge.asked == [("text 0", "the Lune")], "the samples say the same without a judge"
+    assert ran.judge.asked == [("T0\ntext 0", "the Lune")], "the samples say the same without a judge"
     assert ran.output["cited_answer"] == "the Lune [1]"
 
 
@@ -239,7 +241,7 @@ def citing(llm: Any, repeated: Callable[[str], str]) -> None:
 
 @pytest.mark.parametrize("name", CITING)
 def test_a_calibration_holds_with_citations_unless_they_may_change_the_answer(name: str) -> None:
-    context = context_type(graph_named(name))
+    context: Any = context_type(graph_named(name))
     assert ("cite" in settings_of(context(cite=True))) == (name in IN_PLACE)
 
 
@@ -297,19 +299,20 @@ async def test_a_cascade_cites_the_answer_that_it_gives_and_no_other() -> None:
     output = await graph.ainvoke(case.given, context={**case.context, "cite": True, "certain_up_to": 0.5})
     assert (output["abstained"], output["cited_answer"], output["citations"]) == (True, "", [])
     with pytest.raises(UserFault, match="may not have cite"):
-        context_type(graph)(rungs="cot,vanilla_rag", rung_settings={"vanilla_rag": {"cite": True}})
+        EscalateContext(rungs="cot,vanilla_rag", rung_settings='{"vanilla_rag": {"cite": true}}')
 
 
 @pytest.mark.parametrize("name", ["cot", "seper"])
 def test_a_graph_that_answers_without_passages_refuses(name: str) -> None:
+    context: Any = context_type(graph_named(name))
     with pytest.raises(UserFault, match="cite"):
-        context_type(graph_named(name))(cite=True)
+        context(cite=True)
 
 
 def test_a_judge_may_be_named_for_citations_alone() -> None:
     with pytest.raises(UserFault, match="judge has no effect"):
-        context_type(vanilla_rag.graph)(judge="llm")
-    assert context_type(vanilla_rag.graph)(judge="llm", cite=True).is_used("judge")
+        VanillaRagContext(judge="llm")
+    assert VanillaRagContext(judge="llm", cite=True).is_used("judge")
 
 
 # --- agents and chats ---
@@ -354,7 +357,7 @@ async def streamed(graph: Any, given: Any, **settings: Any) -> list[tuple[str, s
 
 
 async def test_the_answer_streams_with_the_marks_that_exist() -> None:
-    graph = vanilla_rag.build(opened(typing(WORDS), ScriptedJudge())).compile(name="vanilla_rag")  # type: ignore[arg-type]
+    graph = vanilla_rag.build(opened(typing(WORDS), ScriptedJudge())).compile(name="vanilla_rag")
     assert await streamed(graph, INPUT, cite=True) == [("the Lune [1], and not the Wyre", "generate")]
 
 

@@ -173,7 +173,7 @@ def test_what_a_mark_stands_behind(text: str, behind: list[str]) -> None:
 
 
 def test_the_model_sees_no_brackets_that_are_not_its_own() -> None:
-    system, user = messages("What does [2] say?", [PASSAGE], ["see [1]"], "the [4] Lune")
+    system, *_, user = messages("What does [2] say?", [PASSAGE], ["see [1]"], "the [4] Lune")
     assert "[1][3]" in system["content"]
     assert '<passage number="1">' in user["content"]
     assert not read(user["content"]).marks

@@ -29,7 +29,7 @@ class Paged(ScriptedRetriever):
 
 
 def run(said: str, **settings: Any) -> Run:
-    judge = ScriptedJudge(lambda one, other: one == "first")
+    judge = ScriptedJudge(lambda one, other: one == "T0\nfirst")
     retriever = Paged([1.0, 0.0], [[1.0, 0.1], [1.0, 0.2]], ["first", HOSTILE])
     opened = Resources(llm=ScriptedChat(reply=lambda system, user: said), judge=judge, retriever=retriever)
     context = VanillaRagContext(k=2, **{"cite": True, **settings})
