@@ -18,7 +18,7 @@ from ..state.records import Chunk
 from ..traces.recording import Recording
 from ..traces.steps import Step
 from .blocks import Block, Cell, Cited, Gauge, Row, Table, Tone, Words, num
-from .words import NO_ANSWER, WITHHELD, counted, figure, measure, source_of
+from .words import NO_ANSWER, WITHHELD, counted, figure, measure, names_of, source_of
 
 Chunks = tuple[Chunk, ...]
 
@@ -186,11 +186,12 @@ def citations(output: Mapping[str, Any]) -> Sequence[Block]:
     found = output.get("citations") or []
     if not found:
         return [Words("The answer cites no passage.", "warn")] if output.get("cited_answer") else []
+    names = names_of({"id": one["chunk_id"], "title": one["title"]} for one in found if one["exists"])
     rows = []
     for one in found:
         words, tone = VERDICTS[one["verdict"]]
         source = source_of({"metadata": {"url": one["address"], "page": one["page"]}})
-        passage = ", ".join(filter(None, (one["title"] or one["chunk_id"], source)))
+        passage = ", ".join(filter(None, (names.get(one["chunk_id"]), source)))
         rows.append(Row([Cell(f"[{one['mark']}]"), Cell(one["statement"]), Cell(passage), Cell(words, tone=tone)]))
     return [Table(["mark", "behind", "passage", "verdict"], rows, "Citations")]
 

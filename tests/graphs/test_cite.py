@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +18,24 @@ from dubito.nodes import cite as node
 from dubito.nodes.structured_reply import NO_ANSWER
 from dubito.prompts import answer, cited_answer, standalone
 from dubito.resources.resources import Resources
-from dubito.state.calibration import settings_of
+from dubito.state.calibration import AnswerCalibration, identity, settings_of
 from dubito.state.escalate import EscalateContext
 from dubito.state.mixins import CitingContext
 from dubito.state.records import Chunk
 from dubito.state.vanilla_rag import VanillaRagContext
+from dubito.tests.graphs.test_certainty import SAMPLED, Sampled, means_the_same
 from dubito.tests.graphs.test_forks import CASES
 from dubito.tests.graphs.test_streaming import typing
-from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedJudge, ScriptedRetriever, walk
+from dubito.tests.scripted import (
+    CERTIFIED,
+    QUERY,
+    QUESTION,
+    VECTORS,
+    ScriptedChat,
+    ScriptedJudge,
+    ScriptedRetriever,
+    walk,
+)
 from langchain_core.messages import AIMessage, HumanMessage
 
 INPUT: Any = {"question": QUESTION}
@@ -372,3 +384,21 @@ async def test_marks_that_come_after_the_answer_go_on_from_it() -> None:
     citing(case.models[0], lambda given: f"{given} [1]")
     found = await streamed(case.builder.compile(), case.given, **{**case.context, "cite": True})
     assert [text for text, _ in found] == ["found [1]"]
+
+
+@pytest.mark.parametrize(("threshold", "shown"), [(0.6, ["the Lune [1]"]), (0.5, [])])
+async def test_a_calibrated_answer_is_cited_once_it_is_given(
+    threshold: float, shown: list[str], tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {**SAMPLED, "cite": True, "k": 2}
+    context = VanillaRagContext(**settings, judge="embedded")
+    made = {"technique": "vanilla_rag", "model": identity(context.llm), "settings": settings_of(context)}
+    calibration = AnswerCalibration(**made, threshold=threshold, **CERTIFIED, corpus=None)
+    await asyncio.to_thread(calibration.save, tmp_path / "c.json")
+    resources = opened(Sampled(answer="the Lune [1]"), ScriptedJudge(means_the_same))
+    graph: Any = vanilla_rag.build(resources).compile(name="vanilla_rag")
+    settings["calibration"] = str(tmp_path / "c.json")
+    assert [text for text, _ in await streamed(graph, INPUT, **settings)] == shown
+    output = await graph.ainvoke(INPUT, context=settings)
+    assert output["abstained"] == (not shown)
+    assert (output["cited_answer"], len(output["citations"])) == ("".join(shown), len(shown))

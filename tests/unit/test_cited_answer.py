@@ -159,6 +159,7 @@ def test_marks_move_to_the_same_answer_and_else_behind_it() -> None:
         ("The Lune is long. [1] The Wyre is short. [2]", ["The Lune is long.", "The Wyre is short."]),
         ("The Lune is long [1], and the Wyre is short [2].", ["The Lune is long", "and the Wyre is short."]),
         ("The Lune is long [1]. [2]", ["The Lune is long", "The Lune is long"]),
+        ("It is wet. [1] It is long [1]. [2]", ["It is wet.", "It is long", "It is long"]),
         ("[1] The Lune is long.", ["The Lune is long."]),
         (
             "[1] The Lune is long, [2] the Wyre is short.",
