@@ -16,6 +16,7 @@ RIGHT = 0.5
 MAIN = ("exact_match", "f1", "precision", "recall", "accuracy", "rouge_l", "bertscore")
 RETRIEVAL = ("recall@1", "recall@5", "recall@10", "ndcg@10", "mrr")
 PLAN = ("plan_length",)
+CITED = ("cited", "marks_exist", "marks_supported")
 SEPER = ("seper", "seper_without", "delta_seper")
 JUDGED = ("contribution", "correctness", "correctness_without", "delta_correctness")
 
@@ -29,6 +30,8 @@ NAMES = {
     "ndcg@10": "nDCG@10",
     "mrr": "MRR",
     "plan_length": "steps",
+    "marks_exist": "marks that exist",
+    "marks_supported": "marks supported",
     "seper": "SePer",
     "seper_without": "SePer without",
     "delta_seper": "ΔSePer",
@@ -180,6 +183,7 @@ def _scored(
         metrics |= retrieval_scores(documents_of(outcome.output), question.gold_documents)
     if isinstance(plan := outcome.output.get("plan"), list):
         metrics["plan_length"] = float(len(plan))
+    metrics |= _cited(outcome.output)
     for name, key in zip(SEPER, ("seper", "seper_without", "delta"), strict=True):
         if (value := seper.get(key)) is not None:
             metrics[name] = float(value)
@@ -187,6 +191,18 @@ def _scored(
         metrics |= {name: float(value) for name, value in values.items() if name in NAMES}
     cost = _cost(outcome, outcome.output.get("usage") or {})
     return ScoredOutcome(outcome.system, outcome.question, answer, metrics, cost, output=outcome.output)
+
+
+def _cited(output: Mapping[str, Any]) -> dict[str, float]:
+    """Does the answer cite a passage, and the shares of its marks that exist and, of those checked, are supported."""
+    if not output.get("cited_answer"):
+        return {}
+    marks = output["citations"]
+    checked = [one["verdict"] == "supported" for one in marks if one["verdict"] in ("supported", "unsupported")]
+    exist = [bool(one["exists"]) for one in marks]
+    shares = {"marks_exist": exist, "marks_supported": checked}
+    found = {name: sum(values) / len(values) for name, values in shares.items() if values}
+    return {"cited": float(any(exist)), **found}
 
 
 def _cost(outcome: Outcome, usage: Mapping[str, Any]) -> Cost:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
-from langgraph.graph import END
 
 from ..errors import ContextOverflow, ModelUnavailable
 from ..nodes.escalate import assess, begin_cascade, conclude
@@ -77,7 +76,7 @@ def build(
         graph.add_node(name, RungRunnable(silent(graph_named(name, resources)), graph.context))
         graph.add_edge(name, "assess")
     graph.add_conditional_edges("assess", next_rung, [*rungs, "conclude"])
-    graph.add_edge("conclude", END)
+    graph.add_cite("conclude")
     return graph
 
 

@@ -4,9 +4,6 @@ prepare ─> generation_augmented_retrieval ─> retrieval_augmented_generation 
                                                                              └─> END
 """
 
-from langgraph.graph import END
-
-from ..nodes.check_certainty import check_certainty
 from ..nodes.iter_retgen import generation_augmented_retrieval, retrieval_augmented_generation
 from ..resources.resources import Resources
 from ..state.baselines import IterRetgenContext, IterRetgenOutput, IterRetgenState
@@ -22,10 +19,8 @@ def build(
     graph.add_prepare()
     graph.add_steps(generation_augmented_retrieval, retrieval_augmented_generation)
     graph.add_path("prepare", "generation_augmented_retrieval", "retrieval_augmented_generation")
-    graph.add_steps(check_certainty)
-    after_iteration = ["generation_augmented_retrieval", "check_certainty", END]
+    after_iteration = ["generation_augmented_retrieval", *graph.add_last_steps()]
     graph.add_conditional_edges("retrieval_augmented_generation", graph.route(has_next_iteration), after_iteration)
-    graph.add_edge("check_certainty", END)
     return graph
 
 

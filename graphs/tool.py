@@ -10,6 +10,7 @@ from langchain_core.tools import StructuredTool, ToolException
 from pydantic import BaseModel, Field
 
 from ..errors import DubitoError
+from ..nodes.cite import with_sources
 from ..state.context import BaseContext
 from .registry import context_type, graph_named
 
@@ -86,8 +87,8 @@ def as_tool(
 
 
 def words_for_agent(output: Mapping[str, Any]) -> str:
-    """The answer; or that it is not certain enough, with the best evidence; or that there is none."""
+    """The answer, with its sources if it is cited; or the best evidence if it is uncertain; or that there is none."""
     if output["abstained"] and output["evidence"]:
         evidence = [f"- {chunk['title']}: {chunk['text']}" for chunk in output["evidence"][:SHOWN]]
         return "\n".join([NOT_CERTAIN, *evidence])
-    return str(output["answer"]).strip() or NO_ANSWER
+    return with_sources(output) or NO_ANSWER

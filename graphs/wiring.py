@@ -27,6 +27,7 @@ from ..models.answer_stream import AnswerStream, Shown, current_answer
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter, watchers
 from ..nodes.check_certainty import check_certainty
+from ..nodes.cite import cite, leave_uncited
 from ..nodes.prepare import Hook, prepare
 from ..prompt_templates import PROMPTS, Prompt
 from ..prompts import own_prompts
@@ -36,7 +37,7 @@ from ..resources.resources import Resources, shared_resources
 from ..resources.telemetry import export_if_asked
 from ..state.context import PROMPT_FIELD, BaseContext
 from ..state.messages import Call
-from ..state.mixins import AnsweringContext
+from ..state.mixins import AnsweringContext, CitingContext
 from ..state.records import Usage
 
 C = TypeVar("C", bound=BaseContext)
@@ -109,8 +110,15 @@ class CompiledMachine(CompiledStateGraph[StateT, C | Mapping[str, Any], InputT, 
 
 
 def after_answer(state: Any, context: AnsweringContext) -> str:  # noqa: ANN401 - each graph has its own state
-    """Is the answer's certainty looked at, or does the graph end?"""
-    return "check_certainty" if context.uncertainty != "own" or context.calibration else END
+    """Is the answer's certainty looked at, is it cited, or does the graph end?"""
+    if context.uncertainty != "own" or context.calibration:
+        return "check_certainty"
+    return after_certainty(state, context)
+
+
+def after_certainty(state: Any, context: BaseContext) -> str:  # noqa: ANN401 - each graph has its own state
+    """Is the answer cited, or does the graph end?"""
+    return "cite" if getattr(context, "cite", False) else END
 
 
 def prompts_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> list[Prompt]:
@@ -167,7 +175,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
             self.add_edge(source, target)
 
     def add_end(self, *last: str, is_part: bool = False) -> None:
-        """End the graph after these nodes, with a look at the answer's certainty if the settings ask for it.
+        """End the graph after these nodes, with a look at the answer's certainty and citations if the settings ask so.
 
         is_part: this is a part of another graph, which looks at the certainty of its own answer.
         """
@@ -175,12 +183,27 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
             for name in last:
                 self.add_edge(name, END)
             return
+        question: Any = after_answer
+        after = self.add_last_steps()
+        for name in last:
+            self.add_conditional_edges(name, self.route(question), after)
+
+    def add_last_steps(self) -> list[str]:
+        """Add the look at an answer's certainty, and its citations; returns where `after_answer` may lead."""
         step: Any = check_certainty  # of graphs whose context says how certain an answer must be
         self.add_steps(step)
-        question: Any = after_answer
-        for name in last:
-            self.add_conditional_edges(name, self.route(question), ["check_certainty", END])
-        self.add_edge("check_certainty", END)
+        return ["check_certainty", *self.add_cite("check_certainty")]
+
+    def add_cite(self, name: str) -> list[str]:
+        """Add the citations after a node, in a graph that can cite; returns where the node may lead."""
+        if not issubclass(self._context, CitingContext):
+            self.add_edge(name, END)
+            return [END]
+        step: Any = cite
+        self.add_steps(step, fallback=leave_uncited)
+        self.add_conditional_edges(name, self.route(after_certainty), ["cite", END])
+        self.add_edge("cite", END)
+        return ["cite", END]
 
     def _add_step(self, name: str, node: Node[C], fallback: Fallback | None = None) -> None:
         self.add_node(name, NodeRunnable(partial(self._run, node, fallback), name), retry_policy=RETRY)
@@ -229,7 +252,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         meter = _streaming_meter(runtime, name)
         token, prompts_token = current_meter.set(meter), own_prompts.set(context.prompts)
         # an answer that may be withheld is shown once it is given
-        undecided = getattr(context, "calibration", "") and name != "check_certainty"
+        undecided = getattr(context, "calibration", "") and name not in ("check_certainty", "cite")
         answer_token = current_answer.set(None if undecided else _answer_stream())
         start = time.perf_counter()
         try:

@@ -46,6 +46,11 @@ def open_judge(name: str, llm: ChatModel, encoder: Encoder | None, cache: Path) 
     raise UserFault(f"There is no judge named '{name}': use one of {JUDGE_NAMES}.")
 
 
+def is_similarity(name: str) -> bool:
+    """Does the judge of this name only compare embeddings? Then it cannot say that a passage supports a sentence."""
+    return name == "embedded" or name.startswith("similarity:")
+
+
 class LLMJudge:
     """The chat LLM as a judge (DENSE, section 4.2): it chooses one of the three labels for each pair."""
 

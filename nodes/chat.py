@@ -13,6 +13,7 @@ from ..resources.resources import Resources
 from ..state.chat import ChatState, Conversation, Turn
 from ..state.context import BaseContext
 from ..state.flow import begin_anew
+from .cite import with_sources, without_sources
 from .prepare import check_question
 from .structured_reply import ask_with_retry
 
@@ -21,7 +22,7 @@ LONGEST_REWRITE = 200
 
 NO_ANSWER = "I found no answer to that."
 
-SHOWN = ("question", "evidence", "uncertainty", "abstained", "withheld_answer", "certificate", "warnings")
+SHOWN = ("question", "citations", "evidence", "uncertainty", "abstained", "withheld_answer", "certificate", "warnings")
 """The keys of the graph's output that the message has as `response_metadata`."""
 
 NOT_CERTAIN = "I am not certain enough to answer that."
@@ -37,10 +38,14 @@ async def listen(state: ChatState, context: BaseContext, resources: Resources) -
         raise UserFault('The last message is not a question: end with {"role": "user", "content": "..."}.')
     question = _text(messages[-1])
     check_question(question)
+    # the marks of an earlier answer name passages that the next prompts do not show
+    plain = without_sources if getattr(context, "cite", False) else str
     turns: list[Turn] = [
-        {"role": "user" if isinstance(message, HumanMessage) else "assistant", "text": _text(message)}
+        {"role": "user", "text": text}
+        if isinstance(message, HumanMessage)
+        else {"role": "assistant", "text": plain(text)}
         for message in messages[:-1]
-        if isinstance(message, HumanMessage | AIMessage) and _text(message)
+        if isinstance(message, HumanMessage | AIMessage) and (text := _text(message))
     ]
     return {**begin_anew(ChatState, kept=Conversation), "question": question, "turns": turns}
 
@@ -61,12 +66,12 @@ async def standalone(state: ChatState, context: BaseContext, resources: Resource
 async def reply(state: ChatState, context: BaseContext, resources: Resources) -> dict[str, Any]:
     """Append the answer as a message.
 
-    Its `response_metadata` has the question that the graph answered, the evidence, the uncertainty, a withheld answer,
-    the certificate and the warnings.
+    With citations, lines below the answer name the passages. Its `response_metadata` has the question that the graph
+    answered, the citations, the evidence, the uncertainty, a withheld answer, the certificate and the warnings.
     """
     output: Mapping[str, Any] = state
     metadata = {key: output[key] for key in SHOWN}
-    text = state["answer"].strip() or (NOT_CERTAIN if state["abstained"] else NO_ANSWER)
+    text = with_sources(output) or (NOT_CERTAIN if state["abstained"] else NO_ANSWER)
     show_answer(text)
     # the id of the pieces that were streamed: a front end shows the message once
     return {"messages": [AIMessage(text, id=answer_id(), response_metadata=metadata)]}

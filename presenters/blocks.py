@@ -129,6 +129,22 @@ class Words:
 
 
 @dataclass(frozen=True)
+class Cited:
+    """An answer in parts. Each has a text, and the place in the evidence of the passage that it names, from 1, or null.
+
+    The page links these parts to the passages, which stand below.
+    """
+
+    parts: Sequence[tuple[str, int | None]]
+    kind: ClassVar[str] = "cited"
+
+    @property
+    def text(self) -> str:
+        """The whole answer."""
+        return "".join(text for text, _ in self.parts)
+
+
+@dataclass(frozen=True)
 class Gauge:
     """How far a long preparation is: `done` of `total` things."""
 
@@ -175,7 +191,7 @@ class Fold:
     kind: ClassVar[str] = "fold"
 
 
-Block = Table | Bars | Pairs | Words | Gauge | Flow | Fold
+Block = Table | Bars | Pairs | Words | Cited | Gauge | Flow | Fold
 
 
 def answer_cell(answer: str, tone: Tone = "") -> Cell:

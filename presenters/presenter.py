@@ -4,6 +4,7 @@ Terminal, page, `dubito ui`, reports and `dubito seper` ask here. A graph withou
 fails over a half-written or hostile state, are shown plainly: the keys that each step changed.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,8 +18,8 @@ from ..state.context import BaseContext
 from ..state.records import Chunk
 from ..traces.recording import Recording
 from ..traces.steps import Step, named
-from .blocks import Block, Cell, Gauge, Row, Table, Words, num
-from .words import NO_ANSWER, counted, figure, measure
+from .blocks import Block, Cell, Cited, Gauge, Row, Table, Tone, Words, num
+from .words import NO_ANSWER, WITHHELD, counted, figure, measure, names_of, source_of
 
 Chunks = tuple[Chunk, ...]
 
@@ -173,7 +174,7 @@ def outcome_of(graph: str, output: Mapping[str, Any], settings: BaseContext | No
     """What stands under the answer; how sure the graph is, if its presenter says nothing of its own."""
     try:
         shown = presenter_of(graph).outcome(output, settings) if settings is not None else ()
-        return [*shown, *certainty(output)] or own_uncertainty(output)
+        return [*([*shown, *certainty(output)] or own_uncertainty(output)), *citations(output)]
     except Exception:
         return [Words("(its figures cannot be shown)", "warn")]
 
@@ -206,6 +207,50 @@ def _with_new(steps: Iterable[RetrievalStep]) -> list[RetrievalStep]:
         _ = [chunk["title"] + chunk["text"] for chunk in (*step.known, *step.first_stage)]
         found.append(replace(step, new=new))
     return found
+
+
+def answer_block(output: Mapping[str, Any]) -> Cited:
+    """The answer of an output with its marks, or that it is withheld; empty if there is none."""
+    cited = str(output.get("cited_answer") or "")
+    if output.get("abstained") or not cited:
+        return Cited([(WITHHELD if output.get("abstained") else str(output.get("answer") or "").strip(), None)])
+    named = {f"[{one['mark']}]": int(one["mark"]) for one in output.get("citations") or [] if one["exists"]}
+    parts = [part for part in re.split(r"(\[\d{1,3}\])", cited.strip()) if part]
+    return Cited([(part, named.get(part)) for part in parts])
+
+
+VERDICTS: Mapping[str | None, tuple[str, Tone]] = {
+    "supported": ("supported", "good"),
+    "unsupported": ("not supported", "bad"),
+    "unchecked": ("not checked", "dim"),
+    None: ("no such passage", "bad"),
+}
+
+
+def citations(output: Mapping[str, Any]) -> Sequence[Block]:
+    """What became of each mark of the answer; nothing if no citations were asked for."""
+    found = output.get("citations") or []
+    if not found:
+        return [Words("The answer cites no passage.", "warn")] if output.get("cited_answer") else []
+    names = names_of({"id": one["chunk_id"], "title": one["title"]} for one in found if one["exists"])
+    rows = []
+    for one in found:
+        words, tone = VERDICTS[one["verdict"]]
+        source = source_of({"metadata": {"url": one["address"], "page": one["page"]}})
+        passage = ", ".join(filter(None, (names.get(one["chunk_id"]), source)))
+        rows.append(Row([Cell(f"[{one['mark']}]"), Cell(one["statement"]), Cell(passage), Cell(words, tone=tone)]))
+    return [Table(["mark", "behind", "passage", "verdict"], rows, "Citations")]
+
+
+def cite(step: Step) -> StepSummary:
+    """'2 of 3 citations are supported'."""
+    found = step.update.get("citations") or []
+    if not found:
+        return StepSummary("no citations", warnings(step))
+    verdicts = [one["verdict"] for one in found]
+    counts = {words: verdicts.count(verdict) for verdict, (words, _) in VERDICTS.items()}
+    words = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+    return StepSummary(f"{counted(len(found), 'citation')}: {words}", warnings(step))
 
 
 def looked_at(output: Mapping[str, Any]) -> bool:
@@ -302,5 +347,5 @@ def hidden(step: Step) -> StepSummary:
     return StepSummary(hidden=True)
 
 
-SHARED: Summaries = {"prepare": preparation, "generate": nothing, "check_certainty": check_certainty}
+SHARED: Summaries = {"prepare": preparation, "generate": nothing, "check_certainty": check_certainty, "cite": cite}
 """What nodes that most graphs have say, by node name."""

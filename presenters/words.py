@@ -1,14 +1,10 @@
 """Figures and names in words, the same for every presenter and renderer."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-ADDRESSES = ("url", "source", "link", "uri")
-"""Metadata that may hold the web address of a document."""
-
-WEB = re.compile(r"https?://[^\s<>\"']+\Z", re.IGNORECASE)
+from ..state.records import address_of
 
 MOST_TITLES = 5
 """Titles in a sentence about evidence; the others are counted."""
@@ -55,13 +51,6 @@ def source_of(chunk: Mapping[str, Any]) -> str:
         return ""
     page = f"page {metadata['page']}" if isinstance(metadata.get("page"), int) else ""
     return ", ".join(filter(None, (page, address_of(chunk))))
-
-
-def address_of(chunk: Mapping[str, Any]) -> str:
-    """The web address among a chunk's metadata; empty if there is none."""
-    metadata = chunk.get("metadata")
-    values = (metadata.get(name) for name in ADDRESSES) if isinstance(metadata, Mapping) else ()
-    return next((value for value in values if isinstance(value, str) and WEB.match(value)), "")
 
 
 def names_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, str]:

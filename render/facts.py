@@ -6,8 +6,8 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from ..errors import DubitoError, UserFault
-from ..presenters.presenter import summary_of
-from ..presenters.words import WITHHELD, counted, duration
+from ..presenters.presenter import answer_block, summary_of
+from ..presenters.words import counted, duration
 from ..traces.recording import Recording
 from ..traces.steps import Call, Step
 from .sanitize import shortened
@@ -79,8 +79,8 @@ def answer_of(recording: Recording) -> str:
 
 
 def shown_answer(output: Mapping[str, Any]) -> str:
-    """The answer of an output, or that it is withheld; empty if there is none."""
-    return WITHHELD if output.get("abstained") else str(output.get("answer") or "").strip()
+    """The answer of an output with its marks, or that it is withheld; empty if there is none."""
+    return answer_block(output).text
 
 
 def warnings_of(recording: Recording) -> list[str]:

@@ -7,7 +7,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..presenters.blocks import Row
-from ..presenters.words import address_of, figure, source_of, title_of
+from ..presenters.words import figure, source_of, title_of
+from ..state.records import address_of
 from .sanitize import sanitize
 
 

@@ -11,11 +11,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..presenters.blocks import Bars, Block, Cell, Flow, Fold, Gauge, Pairs, Row, Table, Tone, Words
+from ..presenters.blocks import Bars, Block, Cell, Cited, Flow, Fold, Gauge, Pairs, Row, Table, Tone, Words
 from ..presenters.presenter import summary_of
 from ..presenters.words import counted, duration
 from ..traces.steps import Step
-from .sanitize import one_line
+from .sanitize import one_line, sanitize
 from .screen import show
 
 INDENT = 4
@@ -101,6 +101,9 @@ def _draw(block: Block) -> Iterator[RenderableType]:
         return
     if isinstance(block, Words):
         yield Text(one_line(block.text), STYLES[block.tone])
+        return
+    if isinstance(block, Cited):
+        yield Text(sanitize(block.text).strip())
         return
     if isinstance(block, Gauge):
         bar = RichTable.grid(padding=(0, 2, 0, 0))

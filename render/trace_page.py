@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from ..presenters.presenter import figures_of, presenter_of, why
+from ..presenters.presenter import answer_block, citations, figures_of, presenter_of, why
 from ..presenters.words import duration
 from ..traces.files import write_file
 from ..traces.recording import Recording
 from .cards import cards
-from .facts import answer_of, cost_of, evidence_of, refuses_unshowable, settings_of, state_of, warnings_of
+from .facts import cost_of, evidence_of, refuses_unshowable, settings_of, state_of, warnings_of
 from .html import environment
 from .path_taken import figures
 from .timeline import timeline
@@ -32,8 +32,9 @@ def render(recording: Recording) -> bytes:
         recording=recording,
         presenter=presenter_of(recording.graph),
         state=state_of(recording),
-        answer=answer_of(recording),
+        answer=answer_block(recording.output or {}),
         why=why(recording),
+        citations=citations(recording.output or {}),
         warnings=warnings_of(recording),
         evidence=evidence_of(recording),
         settings=settings_of(recording),

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..presenters.presenter import why
+from ..presenters.presenter import citations, why
 from ..presenters.words import duration, names_of
 from ..traces.recording import Recording
 from ..traces.steps import Step
@@ -24,6 +24,7 @@ from .facts import (
     words_of,
 )
 from .sanitize import one_line
+from .terminal import drawn
 
 
 @refuses_unshowable
@@ -34,7 +35,8 @@ def tree(recording: Recording) -> RenderableType:
     if state := state_of(recording):
         parts += [Text(one_line(state), "yellow"), Text()]
     if recording.output is not None:
-        parts += [answer_text(answer_of(recording)), Text(one_line(why(recording)), "dim"), *_evidence(recording)]
+        parts += [answer_text(answer_of(recording)), Text(one_line(why(recording)), "dim")]
+        parts += [*drawn(citations(recording.output)), *_evidence(recording)]
     parts += [Text("Warning: " + one_line(warning), "yellow") for warning in warnings_of(recording)]
     return Group(*parts, Text(cost_words(recording), "dim"))
 

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from .capability import Capability
 from .context import PRESET, Presets
 from .flow import Answered, Flow
-from .mixins import AnsweringContext, ExamplesContext, FirstStage, ReasoningTokens, SearchContext, UnitInterval
+from .mixins import CitingContext, ExamplesContext, FirstStage, ReasoningTokens, SearchContext, UnitInterval
 from .reasoning import MaxDocs, SearchingContext
 from .records import extend
 
@@ -72,7 +72,7 @@ class IterRetgenOutput(Answered):
     iterations: list[Iteration]
 
 
-class IterRetgenContext(AnsweringContext, ExamplesContext, SearchContext):
+class IterRetgenContext(CitingContext, ExamplesContext, SearchContext):
     """Settings of ITER-RETGEN (Shao et al. 2023)."""
 
     graph: ClassVar[str] = "iter_retgen"

@@ -241,6 +241,8 @@ def settings_of(context: BaseContext, names: Iterable[str] | None = None) -> dic
     """The settings that change a score, as JSON, with models by their identity. names: only these settings."""
     values = context.model_dump(mode="json")
     kept = values.keys() - WITHOUT_EFFECT - PLACES - {"llm"} if names is None else values.keys() & set(names)
+    if not getattr(context, "writes_marks", False):
+        kept -= {"cite"}  # the answer is the same
     return {
         name: identity(value) if isinstance(value, str) else value for name, value in values.items() if name in kept
     }

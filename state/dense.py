@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from .context import AUTO, Presets, names_resource, on_local_server
 from .flow import Answered, Flow, Question
-from .mixins import AnsweringContext, Judge, SearchContext, ThinkingContext
+from .mixins import CitingContext, Judge, SearchContext, ThinkingContext
 from .records import Chunk, merge
 
 ORIGINAL = "r_0"
@@ -102,7 +102,7 @@ class DenseOutput(Answered, DseFigures):
     """The answer r_0 and the figures that say how uncertain it is."""
 
 
-class DenseContext(AnsweringContext, ThinkingContext, SearchContext):
+class DenseContext(CitingContext, ThinkingContext, SearchContext):
     """Settings of DENSE (sections 4 and 5)."""
 
     graph: ClassVar[str] = "dense"

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from .context import AUTO, UNCHECKED, Option, Presets, names_no_resource, unused_with
 from .flow import Answered, Flow
-from .mixins import AnsweringContext, Diversity, FirstStage, FirstStageContext, RetrievalContext, ThinkingContext, TopN
+from .mixins import CitingContext, Diversity, FirstStage, FirstStageContext, RetrievalContext, ThinkingContext, TopN
 from .records import Chunk, extend, newest
 from .vanilla_rag import DF_RAG_MODELS
 
@@ -131,10 +131,11 @@ class DFRagOutput(Answered):
 LIKELIHOOD = Option("likelihood", frozenset({"score"}), "the model gives log-probabilities of given text")
 
 
-class DFRagContext(AnsweringContext, ThinkingContext, FirstStageContext, RetrievalContext):
+class DFRagContext(CitingContext, ThinkingContext, FirstStageContext, RetrievalContext):
     """Settings of DF-RAG (Khan et al., sections 3.1-3.5)."""
 
     graph: ClassVar[str] = "df_rag"
+    writes_marks: ClassVar[bool] = True
     measures_itself: ClassVar[bool] = True
     presets: ClassVar[Presets] = DF_RAG_MODELS
 

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from .context import BaseContext, Presets, all_contexts, names_no_resource
 from .flow import Answered, Flow
-from .mixins import AnsweringContext, RetrievalContext, ThinkingContext
+from .mixins import CitingContext, RetrievalContext, ThinkingContext
 from .records import extend
 from .vanilla_rag import DF_RAG_MODELS
 
@@ -59,7 +59,7 @@ class EscalateOutput(Answered):
     tried: list[Rung]
 
 
-class EscalateContext(AnsweringContext, ThinkingContext, RetrievalContext):
+class EscalateContext(CitingContext, ThinkingContext, RetrievalContext):
     """Settings of a cascade. The rungs have the settings that they share with it."""
 
     graph: ClassVar[str] = "escalate"
@@ -151,7 +151,7 @@ class EscalateContext(AnsweringContext, ThinkingContext, RetrievalContext):
         for name, settings in own.items():
             if name not in self.names:
                 raise ValueError(f"rung_settings names '{name}', which is no rung: use {', '.join(self.names)}")
-            if wrong := {"llm", "corpus", "calibration", "preset"} & settings.keys():
+            if wrong := {"llm", "corpus", "calibration", "cite", "preset"} & settings.keys():
                 raise ValueError(f"rung_settings of {name} may not have {min(wrong)}: all rungs share it")
             rung = rung_context(name)
             rung.unchecked(self.for_part(rung))
@@ -162,5 +162,6 @@ class EscalateContext(AnsweringContext, ThinkingContext, RetrievalContext):
         return self
 
     def for_part(self, part: type[BaseContext]) -> Mapping[str, Any]:
-        """A rung has its own settings, and leaves to the cascade whether its answer is given."""
-        return {**super().for_part(part), "calibration": "", **(self.own_settings or {}).get(part.graph, {})}
+        """A rung has its own settings, and leaves to the cascade whether its answer is given, and to cite it."""
+        left = {name: off for name, off in (("calibration", ""), ("cite", False)) if name in part.model_fields}
+        return {**super().for_part(part), **left, **(self.own_settings or {}).get(part.graph, {})}

@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from langgraph.channels import EphemeralValue
 from typing_extensions import TypedDict
 
-from .records import Certificate, Chosen, Chunk, Uncertainty, Usage, add_new, add_usage, newest
+from .records import Certificate, Chosen, Chunk, Citation, Uncertainty, Usage, add_new, add_usage, newest
 
 
 class Question(TypedDict):
@@ -22,9 +22,14 @@ class Answered(TypedDict):
     technique's own; abstained: whether the answer is withheld: `answer` is empty then, and `withheld_answer` has it;
     certificate: what is promised of the answers that are given, null without a calibration;
     chosen: the settings that were `auto`, by name.
+    cited_answer, citations: with `cite`, the answer with marks such as [1], which are the places of the passages in
+    `evidence`, and what became of each mark that the model wrote. `answer` never has marks. `cited_answer` is empty
+    without `cite`, and for an answer that is empty, abstains, is withheld or has no evidence.
     """
 
     answer: str
+    cited_answer: str
+    citations: list[Citation]
     evidence: list[Chunk]
     uncertainty: Uncertainty | None
     signals: dict[str, float | None]
@@ -43,6 +48,7 @@ class Flow(TypedDict, total=False):
     uncertainty: written by the last node. chosen: written by `prepare`.
     signals, meanings, abstained, withheld_answer, certificate: written by `check_certainty`, if the settings ask for
     it; meanings: the sampled answers, those that mean the same together.
+    cited_answer: what `generate` wrote with marks, until `cite` has read them; citations: written by `cite`.
     warnings: one sentence for each problem that the run worked around.
     settings: the context of the last step. Routers need it when a caller edits a thread's state, because LangGraph
     passes no context then.
@@ -50,6 +56,8 @@ class Flow(TypedDict, total=False):
 
     question: str
     answer: str
+    cited_answer: str
+    citations: list[Citation]
     evidence: list[Chunk]
     uncertainty: Uncertainty | None
     signals: dict[str, float | None]

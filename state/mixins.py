@@ -322,6 +322,27 @@ class AnsweringContext(JudgeContext):
         return super().needs() | (frozenset({"logprobs"}) if self.uncertainty == "likelihood" else frozenset())
 
 
+class CitingContext(AnsweringContext):
+    """Citations of an answer that is made from chunks.
+
+    writes_marks: does the model write the marks with the answer, which they may then change? Elsewhere it repeats the
+    finished answer with marks.
+    """
+
+    writes_marks: ClassVar[bool] = False
+
+    cite: bool = Field(
+        default=False,
+        title="Citations",
+        description="Put marks such as [1] behind what a passage supports. The entailment judge checks whether it "
+        "does; a judge that measures similarity cannot.",
+    )
+
+    def made_useless_by(self, name: str) -> str | None:
+        """Citations are judged, also where nothing else is."""
+        return None if name == "judge" and self.cite else super().made_useless_by(name)
+
+
 class ExamplesContext(BaseContext):
     """In-context examples of reasoning."""
 

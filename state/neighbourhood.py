@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from .context import AUTO, UNCHECKED, Option, Presets, names_resource, on_local_server, unused_with
 from .flow import Answered, Flow, Question
 from .mixins import (
-    AnsweringContext,
+    CitingContext,
     DocumentGraphContext,
     Judge,
     K,
@@ -111,7 +111,7 @@ class NeighbourhoodOutput(Answered):
     stop_reason: StopReason
 
 
-class NeighbourhoodContext(AnsweringContext, ThinkingContext, RerankerContext, DocumentGraphContext):
+class NeighbourhoodContext(CitingContext, ThinkingContext, RerankerContext, DocumentGraphContext):
     """Settings of neighbourhood-aware retrieval with answer semantic uncertainty (SUNAR sections 3.1.2 and 3.2)."""
 
     graph: ClassVar[str] = "neighbourhood"

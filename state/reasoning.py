@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from .context import Presets, on_local_server
 from .flow import Answered, Flow
-from .mixins import AnsweringContext, ExamplesContext, FirstStageContext
+from .mixins import AnsweringContext, CitingContext, ExamplesContext, FirstStageContext
 from .records import Chunk, extend
 
 StopReason = Literal[
@@ -166,7 +166,7 @@ FoundAgain = Annotated[
 ]
 
 
-class SearchingContext(FirstStageContext, ReasoningContext):
+class SearchingContext(CitingContext, FirstStageContext, ReasoningContext):
     """Settings of step-by-step reasoning that searches a corpus and keeps snippets: those of IRCoT.
 
     IRCoT searches before every step (Trivedi et al. 2023).

@@ -3,7 +3,9 @@
 Every reducer begins anew if the update is null: `prepare` writes null when a thread asks its next question.
 """
 
-from typing import Any, Required, TypeVar
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, Required, TypeVar
 
 from typing_extensions import TypedDict  # pydantic reads typing's own only from Python 3.12 on
 
@@ -31,6 +33,43 @@ class Chunk(TypedDict, total=False):
     score: float
     rephrasing: str
     metadata: Metadata
+
+
+ADDRESSES = ("url", "source", "link", "uri")
+"""Metadata that may hold the web address of a document."""
+
+WEB = re.compile(r"https?://[^\s<>\"']+\Z", re.IGNORECASE)
+
+
+def address_of(chunk: Mapping[str, Any]) -> str:
+    """The web address among a chunk's metadata; empty if there is none."""
+    metadata = chunk.get("metadata")
+    values = (metadata.get(name) for name in ADDRESSES) if isinstance(metadata, Mapping) else ()
+    return next((value for value in values if isinstance(value, str) and WEB.match(value)), "")
+
+
+Verdict = Literal["supported", "unsupported", "unchecked"]
+
+
+class Citation(TypedDict):
+    """A mark behind a part of an answer.
+
+    mark: the number, which is the place of the passage in `evidence`, from 1; exists: is there such a passage? If not,
+    the mark is in no answer that is shown, and the passage's fields are null or empty.
+    chunk_id, title, address, page: of the passage, empty or null where it has none.
+    statement: the part of the answer that the mark stands behind, without marks.
+    verdict: whether the passage entails the statement; unchecked: no judge of entailment could say; null without a
+    passage.
+    """
+
+    mark: int
+    exists: bool
+    chunk_id: str | None
+    title: str
+    address: str
+    page: int | None
+    statement: str
+    verdict: Verdict | None
 
 
 class NodeUsage(TypedDict):

@@ -8,7 +8,7 @@ from .context import Presets, on_local_server, unused_with
 from .flow import Flow
 from .mixins import (
     FIRST_STAGE,
-    AnsweringContext,
+    CitingContext,
     FirstStage,
     K,
     RerankN,
@@ -75,8 +75,9 @@ class SelectionContext(ThinkingContext, SearchContext):
         return self.selection != "top_k"
 
 
-class VanillaRagContext(AnsweringContext, SelectionContext):
+class VanillaRagContext(CitingContext, SelectionContext):
     """Settings of plain retrieval and of DF-RAG's other baselines, which differ from it in how chunks are selected."""
 
     graph: ClassVar[str] = "vanilla_rag"
+    writes_marks: ClassVar[bool] = True
     presets: ClassVar[Presets] = DF_RAG_MODELS

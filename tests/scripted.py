@@ -37,7 +37,7 @@ from dubito.state.records import Chunk
 ANSWERED = frozenset(
     {
         *("answer", "evidence", "uncertainty", "signals", "abstained", "withheld_answer", "certificate", "chosen"),
-        *("usage", "warnings"),
+        *("usage", "warnings", "cited_answer", "citations"),
     }
 )
 """The keys that every graph's output has."""

@@ -12,7 +12,7 @@ from ..presenters.presenter import presenter_of
 from ..resources.allowlist import AllowList
 from ..resources.opening import SAMPLE, corpus_path
 from ..state.context import PRESET, BaseContext, marks_of
-from ..state.mixins import AnsweringContext, CorpusContext
+from ..state.mixins import CitingContext, CorpusContext
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -103,7 +103,7 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
     if len(presets) < 2:
         del inputs["preset"]
     common = [inputs.pop(name) for name in (*COMMON, "preset") if name in inputs]
-    of_most = [*AnsweringContext.model_fields, "first_stage", *CorpusContext.model_fields]
+    of_most = [*CitingContext.model_fields, "first_stage", *CorpusContext.model_fields]
     own = [entry for name, entry in inputs.items() if name not in of_most]
     shared = [inputs[name] for name in dict.fromkeys(of_most) if name in inputs]
     presenter = presenter_of(graph.name)

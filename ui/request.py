@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import sentence_of
-from ..presenters.presenter import figures_of, outcome_of, presenter_of, summary_of, why
+from ..presenters.blocks import Cited
+from ..presenters.presenter import answer_block, figures_of, outcome_of, presenter_of, summary_of, why
 from ..presenters.words import counted, duration
-from ..render.facts import answer_of, cost_of, cost_words, evidence_of, warnings_of
+from ..render.facts import cost_of, cost_words, evidence_of, warnings_of
 from ..render.html import environment
 from ..traces.events import ANSWER_MODES, AnswerPiece, EventReader
 from ..traces.recording import Recording, assembled
@@ -102,7 +103,7 @@ class Request:
             for step in changed.values():
                 yield _step_event(step)
             if answer != before:
-                yield PageEvent("answer", {"html": render("answer.jinja", answer=answer)})
+                yield PageEvent("answer", {"html": render("answer.jinja", answer=Cited([(answer, None)]))})
             elif not has_ended and not changed:
                 yield PageEvent("alive", {})
         if not isinstance(self._fault, asyncio.CancelledError):
@@ -148,7 +149,8 @@ def _done_event(name: str, recording: Recording) -> PageEvent:
         "done.jinja",
         name=name,
         technique=presenter_of(recording.graph).name,
-        answer=answer_of(recording) or "(the model gave no answer)",
+        answer=answer_block(recording.output or {}),
+        passages=f"passage-{name}-",
         why=why(recording),
         outcome=outcome_of(recording.graph, recording.output or {}, recording.settings),
         warnings=warnings_of(recording),

@@ -18,12 +18,25 @@ from ..reliability import (
     risk_coverage,
 )
 from ..run_folder import EvaluationRun, RunQuestion
-from ..scores import JUDGED, MAIN, PLAN, RETRIEVAL, SEPER, NodeCost, ScoredOutcome, Scores, paired, scores_of, values_of
+from ..scores import (
+    CITED,
+    JUDGED,
+    MAIN,
+    PLAN,
+    RETRIEVAL,
+    SEPER,
+    NodeCost,
+    ScoredOutcome,
+    Scores,
+    paired,
+    scores_of,
+    values_of,
+)
 from ..statistics import bootstrap_interval, holm, paired_permutation
 from ..store import Store
 from .oracle import GapClosed, Oracle, gaps_closed, oracles_of
 
-METRICS = (*MAIN, "cover_em", "bleu", *RETRIEVAL, *PLAN, *SEPER, *JUDGED)
+METRICS = (*MAIN, "cover_em", "bleu", *RETRIEVAL, *PLAN, *CITED, *SEPER, *JUDGED)
 """The metrics with a mean in the report."""
 
 GIVEN_LEVEL = 0.9

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ...presenters.blocks import Block, Cell, Fold, Pairs, Row, Table, Tone, Words
 from ...presenters.words import counted, shortened
 from ..reliability import UncertaintyBin
-from ..scores import JUDGED, MAIN, PLAN, RETRIEVAL, RIGHT, SEPER
+from ..scores import CITED, JUDGED, MAIN, PLAN, RETRIEVAL, RIGHT, SEPER
 from .about import differing
 from .summary import GIVEN_LEVEL, Figure, MeanCost, Pair, Reference, Section, Summary, SystemFigures
 from .words import amount, called, chance, number, plain, signed
@@ -16,6 +16,7 @@ GROUPS = (
     ("Answers", MAIN),
     ("Retrieval", RETRIEVAL),
     ("The plan (DF-RAG)", PLAN),
+    ("Citations", CITED),
     ("Belief in the right answer", SEPER),
     ("Ratings by a model", JUDGED),
 )

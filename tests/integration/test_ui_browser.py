@@ -14,7 +14,7 @@ from dubito.cli.ui import page_allow_list
 from dubito.errors import CapabilityMissing
 from dubito.resources.resources import Resources
 from dubito.tests.browser import CHROMIUM, Browser, serious_faults
-from dubito.tests.scripted import PLAN, QUERY, VECTORS, ScriptedChat, ScriptedRetriever
+from dubito.tests.scripted import PLAN, QUERY, VECTORS, ScriptedChat, ScriptedJudge, ScriptedRetriever
 from dubito.ui.app import create_app
 from dubito.ui.server import Server
 
@@ -54,9 +54,11 @@ def serve() -> Iterator[Callable[..., str]]:
     """Serves the page over a model, and gives its address."""
     running: list[tuple[Server, threading.Thread]] = []
 
-    def start(llm: ScriptedChat, **more: Any) -> str:
+    def start(llm: ScriptedChat, judge: ScriptedJudge | None = None, **more: Any) -> str:
         retriever = ScriptedRetriever(QUERY, VECTORS, [f"{HOSTILE} {i}" for i in range(len(VECTORS))])
-        app = create_app(page_allow_list([], None, []), resources=Resources(llm=llm, retriever=retriever), **more)
+        app = create_app(
+            page_allow_list([], None, []), resources=Resources(llm, retriever=retriever, judge=judge), **more
+        )
         listener = socket.create_server(("127.0.0.1", 0))
         server = Server(app)
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
@@ -119,6 +121,27 @@ def test_a_question_is_asked_by_keyboard_and_its_steps_come_as_they_happen(brows
     assert shown(browser, ".answer") == [f"the Lune {HOSTILE}"]
     assert [one.split()[0] for one in shown(browser, ".card.done")] == nodes
     assert browser.run("document.documentElement.dataset.owned") is None
+
+
+def test_a_mark_of_the_answer_leads_to_its_passage_on_the_page_and_in_the_trace(browser, serve):
+    browser.open(serve(ScriptedChat(lambda system, user: "the Lune [3]"), judge=ScriptedJudge()))
+    browser.run("document.getElementById('graph').value = 'vanilla_rag'")
+    browser.run("document.getElementById('graph').dispatchEvent(new Event('change'))")
+    browser.until("document.getElementById('set-cite') && document.getElementById('set-selection')")
+    browser.run("document.getElementById('set-cite').checked = true")
+    browser.write("Which river?")
+    browser.press("Enter")
+    browser.until(HAS_ENDED)
+    asked = browser.run("location.href")
+    for evidence, passage in ((".evidence", "li.cited"), ("#evidence", ":target")):
+        assert shown(browser, ".answer") == ["the Lune [3]"]
+        assert "not supported" in shown(browser, "td")
+        browser.run("document.querySelector('.answer a').click()")
+        browser.until(f"document.querySelector('{passage}')?.checkVisibility()")
+        assert shown(browser, f"{passage} b") == shown(browser, f"{evidence} li:nth-child(3) b")
+        if trace := browser.run("document.querySelector('.links a')?.href"):
+            assert browser.run("location.href") == asked, "which a reload shows again"
+            browser.open(trace)
 
 
 def test_stop_ends_the_run_and_another_can_be_asked(browser, serve):

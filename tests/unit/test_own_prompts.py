@@ -153,7 +153,7 @@ def test_prompts_are_written_edited_and_used(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     written = CliRunner().invoke(app, ["prompts", "df_rag", "--out", str(folder)])
     assert written.exit_code == 0, written.stderr
-    names = ["answer", "choice", "entailment", "likelihood", "plan", "report"]
+    names = ["answer", "choice", "cited_answer", "entailment", "likelihood", "plan", "report"]
     assert sorted(file.stem for file in folder.iterdir()) == names
     assert context_type(graph_named("df_rag"))(prompts=read_folder(folder)).prompts["plan"] == PROMPTS["plan"].source
     again = CliRunner().invoke(app, ["prompts", "df_rag", "--out", str(folder)])

@@ -15,6 +15,7 @@ from dubito.errors import ContractFault
 from dubito.prompts import (
     answer,
     chain_of_query,
+    cited_answer,
     decompose,
     defuse,
     plan,
@@ -53,6 +54,8 @@ PROMPTS: dict[str, Callable[[], list[Message]]] = {
     "answer": lambda: answer.messages("Which river?", CHUNKS),
     "answer with notes": lambda: answer.messages("Which river?", CHUNKS, ["Find Ada: not found"]),
     "answer without chunks": lambda: answer.messages("Which river?", []),
+    "cited_answer": lambda: cited_answer.messages("Which river?", CHUNKS, ["Find Ada: not found"]),
+    "cited_answer of an answer": lambda: cited_answer.messages("Which river?", CHUNKS, answer="the Lune"),
     "rephrase": lambda: rephrase.messages("The Lune flows past Lancaster."),
     "entailment": lambda: unparsed.entailment("Which river?", "the Lune", "the Wyre"),
     "sufficient": lambda: unparsed.sufficient("Which river?", CHUNKS),
@@ -118,6 +121,7 @@ def test_every_template_has_a_test_here() -> None:
         ("choice", {"step", "chunks"}),
         ("likelihood", {"chunks"}),
         ("answer", {"question", "chunks", "notes"}),
+        ("cited_answer", {"question", "chunks", "notes", "answer"}),
         ("rephrase", {"text"}),
         ("entailment", {"question", "first", "second"}),
         ("sufficient", {"question", "chunks"}),
@@ -136,7 +140,7 @@ def test_a_missing_input_is_an_error(name: str, needed: set[str]) -> None:
     inputs: dict[str, Any] = {
         "question": "q", "plan": ["a"], "step": "a", "notes": ["n"], "chunks": CHUNKS,
         "text": "t", "first": "f", "second": "s", "hops": HOPS, "must_answer": False, "sequential_answer": "a",
-        "rationales": ["r"], "turns": [{"role": "user", "text": "t"}],
+        "rationales": ["r"], "answer": "a", "turns": [{"role": "user", "text": "t"}],
     }  # fmt: skip
     render(name, **{key: inputs[key] for key in needed})
     for left_out in needed:

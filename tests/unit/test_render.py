@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from dubito.graphs.vanilla_rag import graph as vanilla_rag
 from dubito.presenters.blocks import Bar, Bars, Block, Cell, Dot, Flow, Fold, Gauge, Pairs, Row, Table, Words, num
-from dubito.presenters.words import address_of, source_of
+from dubito.presenters.words import source_of
 from dubito.render import answer
 from dubito.render.html import environment
 from dubito.render.sanitize import sanitize
 from dubito.render.terminal import MOST_ROWS, drawn
+from dubito.state.records import address_of
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.recorded import parsed
 from rich.console import Console

@@ -330,10 +330,20 @@ def test_a_system_without_answers_beside_one_with(tmp_path):
     assert lines_of(written, "Differences in F1")[2][2] == "-"
 
 
+def test_citations_have_a_table_if_they_were_asked_for(tmp_path):
+    marks = [{"exists": True, "verdict": "supported"}, {"exists": False, "verdict": None}]
+    cited = answered("plain", "q1", "Ada", cited_answer="Ada [1]", citations=marks)
+    written = report(tmp_path, [cited], questions=QUESTIONS[:1])
+    heads, _, row = lines_of(written, "Citations")
+    assert heads[3:] == ["cited", "marks that exist", "marks supported"]
+    assert [cell.split(" ")[0] for cell in row[3:]] == ["1.000", "0.500", "1.000"]
+
+
 def test_one_question_of_one_system(tmp_path):
     written = report(tmp_path, [answered("plain", "q1", "Ada")], questions=QUESTIONS[:1])
     assert lines_of(written, "Answers")[2][3] == "1.000 (1.00 to 1.00)"
     assert "### Differences" not in written.md.read_text()
+    assert "### Citations" not in written.md.read_text()
 
 
 def test_a_file_of_somebody_else_is_left_alone(tmp_path):

@@ -106,3 +106,25 @@ def test_an_uncertainty_is_read_from_the_output(tmp_path):
     )
     told = [(one.uncertainty, one.threshold) for one in found.values()]
     assert told == [(0.5, 0.2), (None, 0.2), (None, None)]
+
+
+def test_citations_are_metrics_where_they_were_asked_for(tmp_path):
+    def marks(*verdicts: str | None) -> dict[str, Any]:
+        found = [{"exists": verdict is not None, "verdict": verdict} for verdict in verdicts]
+        return {"cited_answer": "so [1]", "citations": found}
+
+    found = scored(
+        tmp_path,
+        answered("plain", "q1", "Ada", **marks("supported", "unsupported", "unsupported", "unchecked", None)),
+        answered("plain", "q2", "Paris", **marks(None)),
+        answered("plain", "q3", "1978", **marks()),
+        answered("plain", "q4", "", cited_answer="", citations=[]),
+    )
+    names = ("cited", "marks_exist", "marks_supported")
+    told = [{name: one.metrics[name] for name in names if name in one.metrics} for one in found.values()]
+    assert told == [
+        {"cited": 1.0, "marks_exist": 4 / 5, "marks_supported": 1 / 3},
+        {"cited": 0.0, "marks_exist": 0.0},
+        {"cited": 0.0},
+        {},
+    ]

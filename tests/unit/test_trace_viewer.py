@@ -442,8 +442,8 @@ def test_the_edges_that_were_taken(traces):
     # once: from start, prepare and rerank_all_evidence; twice: the loop of decompose, neighbourhood and record_hop
     assert taken == {"taken once": 5, "taken 2 times": 3}
     # to keep_sequential_answer and from it to the end or to check_certainty, to which no other edge was taken either;
-    # to chain_of_query from prepare and record_hop, and from it
-    assert len(svg.every("path", class_="not")) == 5 + 5
+    # to cite from three nodes, and from it; to chain_of_query from prepare and record_hop, and from it
+    assert len(svg.every("path", class_="not")) == 5 + 4 + 5
 
 
 def test_every_technique_has_a_presenter(traces):

@@ -261,6 +261,17 @@ at("examples").addEventListener("click", (event) => {
   if (at("answers")) at("answers").value = example.dataset.answer;
   at("question").focus();
 });
+// a mark of an answer leads to its passage; the address stays that of the question
+at("exchanges").addEventListener("click", (event) => {
+  const mark = event.target.closest('a[href^="#passage-"]');
+  if (!mark) return;
+  event.preventDefault();
+  const passage = at(mark.getAttribute("href").slice(1));
+  passage.closest("details").open = true;
+  passage.closest("ol").querySelector(".cited")?.classList.remove("cited");
+  passage.classList.add("cited");
+  passage.scrollIntoView({ block: "nearest" });
+});
 at("history").addEventListener("click", (event) => {
   const button = event.target.closest(".forget");
   if (button) forget(button.dataset.name);
