@@ -42,7 +42,8 @@ async def review(state: ReviewedState, context: BaseContext, resources: Resource
     if decision["action"] == "answer":
         return {"decisions": [decision], "chunks": decision["chunks"]}
     if decision["action"] == "stop":
-        return {"decisions": [decision], "answer": "", "warnings": [STOPPED]}
+        no_answer = {"answer": "", "cited_answer": "", "citations": []}
+        return {"decisions": [decision], **no_answer, "warnings": [STOPPED]}
     return {"decisions": [decision]}
 
 

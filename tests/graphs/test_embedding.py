@@ -535,7 +535,7 @@ async def test_every_key_that_a_node_returns_is_a_key_of_the_state(
     await graph.ainvoke(INPUT, context=settings)
     known = set(get_type_hints(DFRagState if name == "df_rag" else SelectionState))
     assert {node: sorted(keys - known) for node, keys in returned.items() if keys - known} == {}
-    skipped = {"check_certainty", *({"evaluate"} if name == "df_rag" and not vectors else ())}
+    skipped = {"check_certainty", "cite", *({"evaluate"} if name == "df_rag" and not vectors else ())}
     assert set(returned) == set(graph.get_graph().nodes) - {"__start__", "__end__"} - skipped, "every node ran"
 
 

@@ -69,8 +69,9 @@ async def test_an_uncertain_answer_is_shown_with_its_evidence_and_accepted() -> 
 async def test_a_person_stops_the_run() -> None:
     graph = machine()
     await interrupted(graph)
+    await graph.aupdate_state(THREAD, {"cited_answer": "the Lune [1]", "citations": [{}]})
     state = await graph.ainvoke(Command(resume="stop"), THREAD, context=CONTEXT)
-    assert state["answer"] == ""
+    assert (state["answer"], state["cited_answer"], state["citations"]) == ("", "", [])
     assert state["warnings"] == ["A person stopped the run: there is no answer."]
 
 

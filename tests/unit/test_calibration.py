@@ -219,7 +219,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_settings_of_a_context() -> None:
     found = settings_of(CONTEXT)
-    left_out = {"preset", "concurrency", "on_bad_record", "calibration", "corpus", "llm"}
+    left_out = {"preset", "concurrency", "on_bad_record", "calibration", "cite", "corpus", "llm"}
     assert set(SunarContext.model_fields) - set(found) == left_out
     assert (found["budget"], found["penalty"], found["chunker"]) == (32, "1/s", "words:100")
     assert settings_of(CONTEXT.model_copy(update={"encoder": "openai:http://a/v1#e5"}))["encoder"] == "e5"
