@@ -103,6 +103,7 @@ def create_app(
         Route("/ask", page.ask, methods=["POST"]),
         Route("/runs/{name}", page.run),
         Route("/runs/{name}/trace.jsonl", page.trace),
+        Route("/ok", lambda request: JSONResponse({"ok": True})),  # for health checks, as LangGraph's server has it
     ]
     app = Starlette(
         routes=routes,
