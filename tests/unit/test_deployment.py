@@ -5,7 +5,9 @@ tests/integration/test_package.py runs the image's commands.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,7 +33,16 @@ def test_hadolint_has_nothing_to_say() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize(("schema", "files"), [("compose-spec", "compose.yaml")])
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("compose-spec", "compose.yaml"),
+        ("github-workflows", ".github/workflows/*.yml"),
+        ("github-issue-forms", ".github/ISSUE_TEMPLATE/[!c]*.yml"),
+        ("github-issue-config", ".github/ISSUE_TEMPLATE/config.yml"),
+        ("citation-file-format", "CITATION.cff"),
+    ],
+)
 def test_a_file_keeps_the_schema_of_its_kind(schema: str, files: str) -> None:
     found = sorted(ROOT.glob(files))
     assert found
@@ -46,6 +57,26 @@ def test_the_image_has_the_pins_of_the_makefile_and_extras_that_exist() -> None:
     assert {name: arguments[name] for name in made} == made
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(arguments["EXTRAS"].split(",")) <= set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize("workflow", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.stem)
+def test_a_workflow_runs_targets_and_files_that_exist(workflow: Path) -> None:
+    read = yaml.safe_load(workflow.read_text(encoding="utf-8"))
+    steps = [step for job in read["jobs"].values() for step in job["steps"]]
+    commands = [shlex.split(step["run"]) for step in steps if "run" in step]
+    targets = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+    for program, *words in commands:
+        assert program in {"make", "python", "test"} or os.access(ROOT / program, os.X_OK), program
+        assert program != "make" or set(words) <= targets, words
+    torch = re.search(r"^TORCH \?= (.*)$", MAKEFILE, re.MULTILINE)
+    assert torch
+    assert read.get("env", {}).get("TORCH", f"{torch[1]}+cpu") == f"{torch[1]}+cpu"
+    assert all(re.search(r"@(v\d+|release/v\d+)$", step["uses"]) for step in steps if "uses" in step)
+
+
+def test_every_paper_is_cited() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
+    assert {paper["title"].partition(":")[0] for paper in cited} == {"DENSE-RAG", "DF-RAG", "SUNAR", "SeaKR", "SePer"}
 
 
 def test_keys_and_tokens_come_from_the_environment_alone() -> None:
