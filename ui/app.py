@@ -100,6 +100,7 @@ def create_app(
         Route("/runs/{name}", page.delete, methods=["DELETE"]),
         Route("/runs/{name}/events", page.events),
         Route("/runs/{name}/trace.jsonl", page.trace),
+        Route("/ok", lambda request: JSONResponse({"ok": True})),  # for health checks, as LangGraph's server has it
     ]
     app = Starlette(
         routes=routes,

@@ -98,7 +98,8 @@ class Guard:
     """Refuses requests with a foreign host name and posts from another page, before anything reads them.
 
     Another site can point its own name at this machine (DNS rebinding); its requests carry that name. Numeric addresses
-    cannot be rebound.
+    cannot be rebound. With DUBITO_TOKEN the server may have any name, such as that of a proxy: the browser keeps the
+    token for one name, and other names do not get it.
     """
 
     def __init__(self, app: ASGIApp, host: str) -> None:
@@ -126,10 +127,10 @@ class Guard:
 
     def _refusal(self, method: str, headers: Headers, listens_on: int | None) -> str:
         host = headers.get("host", "")
-        if not _is_named(host, listens_on, self._names):
+        if settings().token is None and not _is_named(host, listens_on, self._names):
             return (
                 f"This page is not served as '{host}': open it by its numeric address, or as localhost, with the port "
-                f"{listens_on}."
+                f"{listens_on}; or set a token in DUBITO_TOKEN."
             )
         if method in {"GET", "HEAD"}:
             return ""

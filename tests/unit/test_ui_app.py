@@ -357,6 +357,18 @@ def test_a_program_sends_the_token_and_a_browser_keeps_it(with_token):
     assert with_token.post("/ask", json=body()).status_code == 200
 
 
+def test_with_a_token_it_may_have_the_name_of_a_proxy(with_token):
+    proxied = {"host": "ask.example", "origin": "https://ask.example", "authorization": "Bearer open sesame"}
+    assert with_token.post("/ask", json=body(), headers=proxied).status_code == 200
+    assert with_token.get("/", headers={"host": "ask.example"}).status_code == 401
+    foreign = proxied | {"origin": "https://evil.example"}
+    assert with_token.post("/ask", json=body(), headers=foreign).status_code == 403
+
+
+def test_a_health_check_needs_no_token(with_token):
+    assert with_token.get("/ok").json() == {"ok": True}
+
+
 def test_the_name_it_listens_on_is_the_pages_too():
     with client(app_over(chat(), host="rag.example")) as page:
         assert page.get("/", headers={"host": "Rag.example:8700"}).status_code == 200
