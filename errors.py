@@ -4,8 +4,12 @@ A user fault is a sentence that says what to do. A model fault is transient and 
 that cannot be parsed.
 """
 
+import json
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
+from urllib.parse import urlsplit
 
 
 class DubitoError(RuntimeError):
@@ -81,3 +85,38 @@ def closest(name: str, names: Iterable[str]) -> str:
     """' (did you mean a?)' if a name is similar to `name`; else an empty text."""
     close = get_close_matches(name, list(names), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def install_command(words: str) -> str:
+    """The command that installs something beside dubito: of pip, uv or pipx, whichever installed dubito.
+
+    words: pip's arguments, as typed in a shell.
+    """
+    if _said_at_installation("INSTALLER").strip() == "uv":  # its environments have no pip
+        return f'uv pip install --python "{sys.prefix}" {words}'
+    if Path(sys.prefix, "pipx_metadata.json").exists():
+        return f"pipx runpip dubito install {words}"
+    return f"pip install {words}"
+
+
+def extra_command(extra: str) -> str:
+    """The command that adds an extra of dubito, from where dubito was installed: an index, a folder or a repository."""
+    from urllib.request import url2pathname  # noqa: PLC0415 - keeps `--help` quick
+
+    source = json.loads(_said_at_installation("direct_url.json") or "{}")
+    url = source.get("url", "")
+    if source.get("dir_info", {}).get("editable"):
+        return install_command(f'-e "{url2pathname(urlsplit(url).path)}[{extra}]"')
+    if repository := source.get("vcs_info"):
+        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
+    return install_command(f'"dubito[{extra}] @ {url}"' if url else f'"dubito[{extra}]"')
+
+
+def _said_at_installation(file: str) -> str:
+    """A file of dubito's metadata; empty without the file, and for a dubito that was not installed."""
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - keeps `--help` quick
+
+    try:
+        return distribution("dubito").read_text(file) or ""
+    except PackageNotFoundError:
+        return ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from .. import __version__
-from ..errors import DubitoError
+from ..errors import DubitoError, extra_command, install_command
 from ..models.background import run_in_background
 from ..models.interfaces import Sampling
 from ..models.weights import minilm_folder, smollm2_gguf
@@ -91,7 +91,7 @@ def _extras() -> Iterator[Check]:
     """One check per extra: are the packages of dubito's metadata installed?"""
     packages: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     if not _installed("dubito"):
-        yield Check("extras", "failed", "dubito itself is not installed", "pip install dubito", needed=True)
+        yield Check("extras", "failed", "dubito itself is not installed", install_command("dubito"), needed=True)
         return
     for requirement in importlib.metadata.requires("dubito") or []:
         if (match := _REQUIREMENT.match(requirement)) and match["extra"] in packages:
@@ -101,7 +101,7 @@ def _extras() -> Iterator[Check]:
         needed = extra == "local"
         if absent:
             detail = f"not installed: {', '.join(absent)}"
-            yield Check(f"extra {extra}", "missing", detail, f'pip install "dubito[{extra}]"', needed)
+            yield Check(f"extra {extra}", "missing", detail, extra_command(extra), needed)
         else:
             yield Check(f"extra {extra}", "ok", ", ".join(f"{n} {importlib.metadata.version(n)}" for n in names))
 

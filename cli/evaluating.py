@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 
 from ..config import config
-from ..errors import DubitoError, UserFault, either
+from ..errors import DubitoError, UserFault, either, extra_command
 from ..evals import run_folder
 from ..evals.datasets import load_dataset
 from ..evals.llm_judge import LlmJudgeContext
@@ -124,7 +124,7 @@ def resume(folder: Path, options: RunOptions) -> None:
 def _check_packages() -> None:
     """Refuse at once, not when the report is made, if a package is missing."""
     if not find_spec("scipy") or not find_spec("ir_measures"):
-        raise UserFault("The report's figures need two packages: pip install 'dubito[eval]'.")
+        raise UserFault(f"The report's figures need two packages: {extra_command('eval')}.")
 
 
 def _describe(run: EvaluationRun, asked: Mapping[str, Any], options: RunOptions) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UserFault, either
+from ..errors import UserFault, either, extra_command
 from ..graphs.registry import graph_names
 from ..render.screen import help_lines, working
 from . import completion
@@ -86,7 +86,7 @@ def mcp(
     given here or in the configuration: the client chooses none.
     """
     if find_spec("mcp") is None:
-        raise UserFault('dubito mcp runs on the package mcp: run `pip install "dubito[mcp]"`.')
+        raise UserFault(f"dubito mcp runs on the package mcp: run `{extra_command('mcp')}`.")
     if port is None and (host != "127.0.0.1" or everybody_may_ask):
         raise UserFault("--host and --everybody-may-ask are for HTTP: add --port N.")
     check_reach(host, everybody_may_ask=everybody_may_ask)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command
 from ..render.screen import help_lines
 from ..settings import settings
 from .options import ConfigFile
@@ -78,7 +78,7 @@ def ui(
     Nothing is sent anywhere except to the models.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise UserFault('dubito ui runs on starlette and uvicorn: run `pip install "dubito[ui]"`.')
+        raise UserFault(f"dubito ui runs on starlette and uvicorn: run `{extra_command('ui')}`.")
     from ..ui.app import create_app  # noqa: PLC0415 - an extra
     from ..ui.server import Server  # noqa: PLC0415 - an extra
 

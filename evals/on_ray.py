@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command
 from ..resources.call_cache import CallMemory
 from ..resources.telemetry import stop_exporting
 from ..settings import settings
@@ -48,7 +48,7 @@ def workers(
         import ray  # noqa: PLC0415 - an extra
     except ImportError as fault:
         raise UserFault(
-            "A cluster needs Ray: pip install 'dubito[ray]', here and on the machines of the cluster."
+            f"A cluster needs Ray: {extra_command('ray')}, here and on the machines of the cluster."
         ) from fault
     begun_here = not ray.is_initialized()
     if begun_here:

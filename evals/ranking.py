@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command
 
 CUTOFFS = (1, 5, 10)
 
@@ -26,7 +26,7 @@ def retrieval_scores(
     try:
         from ir_measures import RR, Measure, P, R, iter_calc, nDCG  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise UserFault('Recall, nDCG and MRR need a package: pip install "dubito[eval]".') from error
+        raise UserFault(f"Recall, nDCG and MRR need a package: {extra_command('eval')}.") from error
     names: dict[Measure, str] = {RR: "mrr"}
     for k in cutoffs:
         names |= {R @ k: f"recall@{k}", P @ k: f"precision@{k}", nDCG @ k: f"ndcg@{k}"}

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command
 from ..presenters.blocks import Block, Cell, Row, Table, Words, num
 from ..presenters.words import counted
 from ..state.calibration import Calibration, identity, settings_of
@@ -243,7 +243,7 @@ def _blocks(found: ThresholdCalibration, swept: Sequence[SweptValue]) -> list[Bl
 def check_plot(path: Path) -> None:
     """Refuse a plot that cannot be drawn, before anything is computed."""
     if not can_draw():
-        raise UserFault('A plot needs one more package: pip install "dubito[plots]".')
+        raise UserFault(f"A plot needs one more package: {extra_command('plots')}.")
     if path.suffix.lower() not in {".png", ".svg", ".pdf"} or not path.absolute().parent.is_dir():
         raise UserFault(f"'{path}' cannot be a plot: name a .png, .svg or .pdf file in an existing folder.")
 

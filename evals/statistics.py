@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command
 
 RESAMPLES = 9999
 """Number of resamples. With the observed sample, the smallest p-value is 1/10,000."""
@@ -120,5 +120,5 @@ def _stats() -> Any:  # noqa: ANN401 - scipy comes without types
     try:
         from scipy import stats  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise UserFault('Intervals and tests need a package: pip install "dubito[eval]".') from error
+        raise UserFault(f"Intervals and tests need a package: {extra_command('eval')}.") from error
     return stats

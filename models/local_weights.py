@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from ..errors import DubitoError, ModelFault, UserFault
+from ..errors import DubitoError, ModelFault, UserFault, extra_command
 
 T = TypeVar("T")
 Model = TypeVar("Model")
@@ -60,7 +60,7 @@ def local_extra(kind: str, source: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise UserFault(f"The {kind} '{source}' needs a package: pip install \"dubito[local]\".") from error
+        raise UserFault(f"The {kind} '{source}' needs a package: {extra_command('local')}.") from error
 
 
 def load_weights(load: Callable[..., T], source: str, what: str, instead: str) -> T:

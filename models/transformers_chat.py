@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command, install_command
 from .answer_stream import text_listener
 from .batching import Worker
 from .chat_text import ChatText
@@ -136,7 +136,7 @@ class TransformersChat:
 def _open(name: str, source: str, dtype: str | None, most_rows: int | None) -> Decoder:
     if _missing:
         reason = _missing.partition("\n")[0].rstrip(".")
-        raise UserFault(f'{name} needs torch and transformers ({reason}): run `pip install "dubito[local]"`.')
+        raise UserFault(f"{name} needs torch and transformers ({reason}): run `{extra_command('local')}`.")
     folder, gguf = _located(name, source)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -169,7 +169,9 @@ def _located(name: str, source: str) -> tuple[str, dict[str, str]]:
         if not path.is_file():
             raise UserFault(f"{name} cannot be loaded: there is no file {path}.")
         if absent := [package for package in ("gguf", "accelerate") if find_spec(package) is None]:
-            raise UserFault(f"{name} is a GGUF file, which needs more packages: run `pip install {' '.join(absent)}`.")
+            raise UserFault(
+                f"{name} is a GGUF file, which needs more packages: run `{install_command(' '.join(absent))}`."
+            )
         return str(path.parent), {"gguf_file": path.name}
     if path.is_dir():
         return str(path), {}

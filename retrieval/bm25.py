@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserFault
+from ..errors import UserFault, install_command
 from ..state.records import Chunk
 from .chunked_corpus import ChunkedCorpus
 from .chunking import Progress, batches, embedding_text
@@ -107,6 +107,6 @@ def _bm25s() -> Any:  # noqa: ANN401 - bm25s has no types
     try:
         import bm25s  # noqa: PLC0415 - loaded when first needed
     except ImportError as error:
-        raise UserFault('The first stage bm25 needs a package: pip install "bm25s>=0.3".') from error
+        raise UserFault(f"The first stage bm25 needs a package: {install_command('bm25s')}.") from error
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
     return bm25s

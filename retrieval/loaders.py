@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command
 from .passages import Finding, Passage, Problem
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def _loader(path: Path, kind: Kind) -> BaseLoader:
 
         import_module(NEEDS[kind])
     except ImportError as fault:
-        command = 'pip install "dubito[loaders]"'
-        raise UserFault(f"{path} is a {kind} file, which needs an extra: {command}.") from fault
+        raise UserFault(f"{path} is a {kind} file, which needs an extra: {extra_command('loaders')}.") from fault
     loader: BaseLoader
     if kind == "PDF":
         loader = document_loaders.PyPDFLoader(str(path), mode="page")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ..errors import ModelFault, UserFault
+from ..errors import ModelFault, UserFault, extra_command
 from ..models.interfaces import Encoder, Vectors
 from ..server_url import checked_url, key_for
 from ..settings import settings
@@ -64,7 +64,7 @@ class Place:
         try:
             from qdrant_client import QdrantClient  # noqa: PLC0415 - an extra
         except ImportError as fault:
-            raise UserFault("A Qdrant collection needs its client: pip install 'dubito[qdrant]'.") from fault
+            raise UserFault(f"A Qdrant collection needs its client: {extra_command('qdrant')}.") from fault
         if self.at.startswith(("http://", "https://")):
             return QdrantClient(
                 url=checked_url(self.at, "http://127.0.0.1:6333"),

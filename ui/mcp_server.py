@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
@@ -151,7 +152,8 @@ class GraphTools:
 
     def http_app(self, host: str) -> Starlette:
         """The server over streamable HTTP at /mcp, behind the checks of `dubito ui`. host: its address."""
-        app = self.server.streamable_http_app(host=host)
+        checked_by_guard = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        app = self.server.streamable_http_app(host=host, transport_security=checked_by_guard)
         app.add_middleware(TokenCheck)
         app.add_middleware(Guard, host=host)
         app.state.end_runs = self.end_runs

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserFault
+from ...errors import UserFault, extra_command
 from .reading import PlacedRecord
 
 PREFERRED_SPLITS = ("validation", "dev", "test")
@@ -38,7 +38,7 @@ def _library() -> Any:  # noqa: ANN401 - an optional library's module
     try:
         import datasets  # noqa: PLC0415 - of an extra
     except ImportError as fault:
-        raise UserFault('Loading from the HuggingFace hub needs an extra: pip install "dubito[datasets]".') from fault
+        raise UserFault(f"Loading from the HuggingFace hub needs an extra: {extra_command('datasets')}.") from fault
     return datasets
 
 

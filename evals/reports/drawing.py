@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NEEDS_MATPLOTLIB = 'The report has no plots: they need a package: pip install "dubito[plots]".'
-
 INK = "#1b1f25"
 """The colour of text and lines. On the page it becomes the text colour, so nothing else may use it."""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import UserFault
+from ...errors import UserFault, extra_command
 from ...presenters.blocks import Pairs, Words
 from ...render.markdown import code, escaped, markdown
 from ...traces.files import write_file, writing
@@ -13,7 +13,7 @@ from ..run_folder import EvaluationRun
 from ..store import Store
 from . import page
 from .about import command, header, notes
-from .drawing import NEEDS_MATPLOTLIB, Plot, can_draw, drawn, save
+from .drawing import Plot, can_draw, drawn, save
 from .inputs import inputs_of
 from .plots import plots_of
 from .summary import Reference, Summary, summary_of
@@ -63,7 +63,10 @@ def write_reports(
     inputs = inputs_of(run, store)
     plots = plots_of(summary, inputs)
     figures = [drawn(plot) for plot in plots] if can_draw() else []
-    remark = " ".join(filter(None, [inputs.remark, NEEDS_MATPLOTLIB if plots and not figures else ""]))
+    missing = (
+        f"The report has no plots: they need a package: {extra_command('plots')}." if plots and not figures else ""
+    )
+    remark = " ".join(filter(None, [inputs.remark, missing]))
     size = write_file(html, page.page_of(summary, figures, inputs, remark), "report")
     save(figures, md.parent / PLOTS)
     write_file(md, markdown_of(summary, [figure.plot for figure in figures], remark).encode(), "report")

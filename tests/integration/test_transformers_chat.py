@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dubito.errors import ContextOverflow, ModelFault, UserFault
+from dubito.errors import ContextOverflow, ModelFault, UserFault, extra_command
 from dubito.graphs.wiring import Machine
 from dubito.models import answer_stream, decoding, transformers_chat
 from dubito.models.answer_stream import showing
@@ -588,7 +588,7 @@ except ValueError as fault:
     seen = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert seen.startswith("UserFault embedded ")
     assert absent in seen
-    assert 'run `pip install "dubito[local]"`' in seen
+    assert f"run `{extra_command('local')}`" in seen
 
 
 async def test_sampling_that_makes_no_sense_is_refused(chat):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.errors import UserFault
+from dubito.errors import UserFault, extra_command
 from dubito.retrieval.chunking import slices
 from dubito.retrieval.corpus import Corpus, Document, read_corpus
 from hypothesis import given
@@ -349,7 +349,7 @@ def test_loaders_are_asked_for_by_name_where_they_are_missing(tmp_path: Path, mo
         "a.docx": b"PK\x03\x04\0word/document.xml",
     }.items():
         path = write(tmp_path / name, content)
-        with pytest.raises(UserFault, match=r'needs an extra: pip install "dubito\[loaders\]"\.'):
+        with pytest.raises(UserFault, match=re.escape(f"needs an extra: {extra_command('loaders')}.")):
             read_corpus(path)
 
 

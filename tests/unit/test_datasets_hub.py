@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dubito.errors import UserFault
+from dubito.errors import UserFault, extra_command
 from dubito.evals.datasets import KINDS, load_dataset
 from dubito.tests.json_lines import write_lines
 
@@ -88,7 +89,7 @@ def test_what_is_no_name(name: str, library: Library) -> None:
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserFault, match=r'needs an extra: pip install "dubito\[datasets\]"\.'):
+    with pytest.raises(UserFault, match=re.escape(f"needs an extra: {extra_command('datasets')}.")):
         load_dataset("hotpotqa:hub")
 
 

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 import sys
 import threading
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blockbuster import blockbuster_ctx
-from dubito.errors import ModelFault, UserFault
+from dubito.errors import ModelFault, UserFault, extra_command
 from dubito.models.embedding_cache import CachedEncoder
 from dubito.models.encoders import LangChainEncoder, SentenceTransformersEncoder, ServerEncoder, unit_rows
 from dubito.models.openai_server import ATTEMPTS
@@ -112,7 +113,7 @@ def test_rows_of_length_zero_stay_finite_and_large_numbers_do_not_overflow() -> 
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(UserFault, match=r'pip install "dubito\[local\]"'):
+    with pytest.raises(UserFault, match=re.escape(extra_command("local"))):
         await SentenceTransformersEncoder("st:/x", "/x").dimension()
 
 

@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 import pytest
-from dubito.errors import UserFault
+from dubito.errors import UserFault, extra_command
 from dubito.models.engine_options import engine_options
 from dubito.models.vllm_engine import EngineChat, open_engine
 from dubito.resources.opening import open_chat_model
@@ -69,7 +69,7 @@ def test_without_vllm_a_sentence_says_what_to_install(monkeypatch: pytest.Monkey
     with pytest.raises(UserFault) as fault:
         open_chat_model("engine:some/model")
     assert str(fault.value) == (
-        'engine:some/model needs vLLM, which is not installed: run `pip install "dubito[vllm]"`, or name a '
+        f"engine:some/model needs vLLM, which is not installed: run `{extra_command('vllm')}`, or name a "
         "server instead, as in vllm:http://127.0.0.1:8000/v1#model."
     )
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from dubito.errors import ContractFault, ModelFault, UserFault
+from dubito.errors import ContractFault, ModelFault, UserFault, extra_command
 from dubito.models.cross_encoder import label_columns, weights_identity
 from dubito.models.interfaces import Choice, Encoder, Judge, Message, Tokens, Vectors
 from dubito.models.judges import SLOPE, THRESHOLD, LLMJudge, SimilarityJudge, open_judge
@@ -178,7 +179,7 @@ async def test_a_cross_encoder_folder_that_is_not_there_is_named(source: str, tm
 
 async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UserFault, match=r'pip install "dubito\[local\]"'):
+    with pytest.raises(UserFault, match=re.escape(extra_command("local"))):
         await opened("nli:/x", tmp_path).judge(QUESTION, [("a", "b")])
 
 

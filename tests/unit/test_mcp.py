@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from dubito.cli import app
-from dubito.errors import ModelFault
+from dubito.errors import ModelFault, extra_command
 from dubito.graphs.registry import context_type, graph_named, graph_names
 from dubito.resources.resources import Resources
 from dubito.tests.graphs.test_forks import CASES
@@ -189,7 +189,7 @@ async def test_over_standard_input_and_output_with_a_model_on_a_server() -> None
     assert time.monotonic() < begun + 15  # it ends with its client, in the middle of a question too
 
 
-async def test_over_http_with_a_token_and_for_its_own_names_alone() -> None:
+async def test_over_http_with_a_token_and_for_its_own_page_alone() -> None:
     stub = Stub(script=lambda body: "So the final answer is: Ada.")
     with serving(stub), command("--graph", "cot", "--llm", stub.url, "--port", "0", DUBITO_TOKEN="secret") as process:
         assert process.stdout is not None
@@ -199,8 +199,10 @@ async def test_over_http_with_a_token_and_for_its_own_names_alone() -> None:
         headers = {"Authorization": "Bearer secret"}
         async with AsyncClient() as http:
             assert (await http.post(url, json={})).status_code == 401
-            foreign = {**headers, "Host": "evil.com"}
-            assert (await http.post(url, json={}, headers=foreign)).status_code == 421  # by the package mcp
+            foreign = {**headers, "Origin": "http://evil.com"}
+            assert (await http.post(url, json={}, headers=foreign)).status_code == 403
+            proxied = {**headers, "Host": "ask.example"}
+            assert (await http.post(url, json={}, headers=proxied)).status_code not in {401, 403, 421}
         async with (
             AsyncClient(headers=headers) as http,
             Client(streamable_http_client(url, http_client=http)) as client,
@@ -252,5 +254,5 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(monkeypatch: pytest.M
     done = CliRunner().invoke(app, ["mcp"])
     assert (done.exit_code, done.stderr) == (
         2,
-        'dubito mcp runs on the package mcp: run `pip install "dubito[mcp]"`.\n',
+        f"dubito mcp runs on the package mcp: run `{extra_command('mcp')}`.\n",
     )

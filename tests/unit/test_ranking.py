@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 
 import pytest
-from dubito.errors import UserFault
+from dubito.errors import UserFault, extra_command
 from dubito.evals.ranking import CUTOFFS, retrieval_scores
 
 pytest.importorskip("ir_measures")
@@ -68,5 +69,5 @@ def test_cutoffs_that_are_refused(cutoffs: list[int]) -> None:
 
 def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ir_measures", None)
-    with pytest.raises(UserFault, match=r'pip install "dubito\[eval\]"'):
+    with pytest.raises(UserFault, match=re.escape(extra_command("eval"))):
         retrieval_scores(["a"], ["a"])

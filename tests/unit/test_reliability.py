@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from dataclasses import astuple
 from itertools import permutations
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dubito.errors import UserFault
+from dubito.errors import UserFault, extra_command
 from dubito.evals.reliability import (
     UncertaintyBin,
     auroc,
@@ -115,7 +116,7 @@ def test_one_answer_has_no_others() -> None:
 
 def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(UserFault, match=r'pip install "dubito\[eval\]"'):
+    with pytest.raises(UserFault, match=re.escape(extra_command("eval"))):
         confidences_from([0.1, 0.9], [True, False], seed=0)
 
 

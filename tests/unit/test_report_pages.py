@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.errors import UserFault
+from dubito.errors import UserFault, extra_command
 from dubito.evals.reports import drawing, write
 from dubito.evals.reports.about import command, header
 from dubito.evals.reports.inputs import MOST_STEPS, first_steps
@@ -286,7 +286,7 @@ def test_a_run_without_matplotlib_has_a_report_without_plots(tmp_path, monkeypat
     monkeypatch.setattr(write, "can_draw", lambda: False)
     written = report(tmp_path, [answered("d", "q1", "Ada", uncertainty=dse(0.3))], [SYSTEMS[3]])
     assert written.plots == 0
-    assert 'pip install "dubito[plots]"' in written.remark
+    assert extra_command("plots") in written.remark
     assert written.remark in page(written).one("header").text
     assert "pip install" in written.md.read_text()
     assert page(written).every("svg") == []

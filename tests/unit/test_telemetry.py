@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from dubito.cli import app
-from dubito.errors import ContextOverflow, UserFault
+from dubito.errors import ContextOverflow, UserFault, extra_command
 from dubito.graphs import df_rag
 from dubito.models.interfaces import Sampling
 from dubito.models.metering import Metered, watchers
@@ -349,7 +350,7 @@ async def test_headers_are_sent_along(receiver):
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "openinference.instrumentation", None)
     monkeypatch.delitem(sys.modules, "dubito.resources.spans", raising=False)
-    with pytest.raises(UserFault, match=r"pip install 'dubito\[trace\]'\.$"):
+    with pytest.raises(UserFault, match=re.escape(f"{extra_command('trace')}.")):
         export_spans(NOBODY)
 
 

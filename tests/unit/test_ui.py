@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from dubito.cli import app
 from dubito.cli.ui import listener, page_allow_list
-from dubito.errors import UserFault
+from dubito.errors import UserFault, extra_command
 from dubito.graphs.registry import context_type, graph_named, graph_names
 from dubito.presenters.presenter import presenter_of
 from dubito.resources.allowlist import Forbidden
@@ -266,7 +266,7 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(sys.modules["dubito.cli.ui"], "find_spec", lambda name: None)
     done = CliRunner().invoke(app, ["ui"])
     assert done.exit_code == 2
-    assert done.stderr == 'dubito ui runs on starlette and uvicorn: run `pip install "dubito[ui]"`.\n'
+    assert done.stderr == f"dubito ui runs on starlette and uvicorn: run `{extra_command('ui')}`.\n"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])

