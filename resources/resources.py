@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from ..models.rerankers import Reranker
     from ..prompts.reasoning_examples import Example
-    from ..retrieval.chunked_corpus import ChunkedCorpus
     from ..retrieval.corpus_graph import CorpusGraph
     from ..retrieval.document_graph import DocumentGraph
     from ..retrieval.first_stage import FirstStage
@@ -180,10 +179,10 @@ class Resources:
         name, (corpus, cut_by, *_) = context.first_stage, key
 
         async def open_it() -> FirstStage:
-            from ..retrieval.chunked_corpus import cut_corpus  # noqa: PLC0415
             from ..retrieval.first_stage import open_first_stage  # noqa: PLC0415
+            from ..retrieval.index import cut_corpus  # noqa: PLC0415 - faiss loads when first needed
 
-            source: ChunkedCorpus | Retriever | None = None
+            source: Retriever | None = None
             alone = name.strip() == "bm25" and not context.uses_vectors
             if alone and self._retriever is None and not corpus.startswith(QDRANT):
                 source = await cut_corpus(corpus_path(corpus), cut_by, on_bad_record=context.on_bad_record)
@@ -196,12 +195,11 @@ class Resources:
         """The hash of the context's chunks, by which a corpus is known again; None for a live or remote retriever."""
 
         async def hash_it() -> str | None:
-            from ..retrieval.chunked_corpus import cut_corpus  # noqa: PLC0415
-            from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
+            from ..retrieval.index import Index, cut_corpus  # noqa: PLC0415 - faiss loads when first needed
 
             cut = await cut_corpus(corpus_path(context.corpus), context.chunker, on_bad_record=context.on_bad_record)
             if cut is not None:
-                return cut.chunks_sha256
+                return cut.manifest.chunks_sha256
             index = await self.retriever(context)
             return index.manifest.chunks_sha256 if isinstance(index, Index) else None
 

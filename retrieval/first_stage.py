@@ -11,7 +11,6 @@ from typing import Protocol
 from ..errors import UserFault
 from ..state.records import Chunk
 from .bm25 import open_bm25
-from .chunked_corpus import ChunkedCorpus
 from .chunking import Progress
 from .fusion import Fused, Ranker
 from .index import Index
@@ -48,7 +47,7 @@ class FirstStage(Protocol):
 class IndexStage:
     """A first stage that ranks the rows of an index."""
 
-    def __init__(self, name: str, ranker: Ranker, index: Index | ChunkedCorpus) -> None:
+    def __init__(self, name: str, ranker: Ranker, index: Index) -> None:
         self.name = name
         self.ranker, self._index = ranker, index
 
@@ -89,17 +88,14 @@ class LiveStage:
 
 
 async def open_first_stage(
-    name: str, source: Index | ChunkedCorpus | Retriever, cache: Path, progress: Progress | None = None
+    name: str, source: Index | Retriever, cache: Path, progress: Progress | None = None
 ) -> FirstStage:
     """The first stage of that name over an index; its files are built once and kept in the cache folder.
 
-    source: an index, for `bm25` also chunks without vectors, or a live retriever, which is used under every name.
-    progress: gets the number of chunks read
-    when files are built. `UserFault` for an unknown name.
+    source: an index, for `bm25` also one without vectors, or a live retriever, which is used under every name.
+    progress: gets the number of chunks read when files are built. `UserFault` for an unknown name.
     """
     parts = _parts(name.strip())
-    if isinstance(source, ChunkedCorpus):
-        return IndexStage(name.strip(), await open_bm25(source, cache, progress), source)
     if not isinstance(source, Index):
         return LiveStage(source)
     rankers = [await _ranker(part, source, cache, progress) for part in parts]
