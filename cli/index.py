@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,12 +17,24 @@ EXAMPLES = help_lines(
     "dubito index corpus.jsonl --out corpus.index --graph-neighbours 10",
     "dubito index corpus.jsonl --out qdrant:http://127.0.0.1:6333#corpus",
     "dubito index new.jsonl --add-to corpus.index --graph-neighbours 10",
+    "dubito index changed.jsonl --add-to corpus.index --replace",
+    "dubito index --delete river,lake corpus.index",
+    "dubito index corpus.jsonl --out words.index --for bm25",
+    "dubito index --add encoder words.index",
     'dubito ask "..." --corpus corpus.index',
 )
 
+GRAPH_NEIGHBOURS = 10
+"""Neighbours of a graph that is added without a number, as the graphs' own default."""
+
 
 def index(
-    corpus: Annotated[str, typer.Argument(metavar="CORPUS", help="'sample', or a corpus file or folder.")],
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            metavar="CORPUS", help="'sample', or a corpus file or folder; with --add and --delete an index."
+        ),
+    ],
     *,
     out: Annotated[
         str | None,
@@ -32,6 +44,21 @@ def index(
     ] = None,
     add_to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="An index to add the documents to, in place of --out.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="With --add-to: documents with the same id take the new text.")
+    ] = False,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID,ID", help="Delete the documents of these ids from an index; repeatable."),
+    ] = None,
+    purpose: Annotated[
+        Literal["encoder", "bm25"],
+        typer.Option("--for", help="encoder: with vectors, for every search. bm25: without; nothing is embedded."),
+    ] = "encoder",
+    add: Annotated[
+        Literal["encoder", "bm25", "graph"] | None,
+        typer.Option(help="Add vectors, the words for BM25 or the corpus graph to an index."),
     ] = None,
     encoder: Annotated[
         str | None,
@@ -67,17 +94,17 @@ def index(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Index a corpus once, so that later questions start at once."""
+    """Index a corpus once, so that later questions start at once; or change an index."""
     from ..retrieval.index_files import read_index_manifest  # noqa: PLC0415 - keeps `--help` quick
     from ..state.mixins import CorpusContext  # noqa: PLC0415
     from . import indexing  # noqa: PLC0415
 
     configured = {name: str(found.value) for name, found in CorpusContext.configured().items()}
     if out is not None and out.startswith("qdrant:"):
-        if add_to or force or graph_neighbours or graph_encoder:
+        if add_to or force or graph_neighbours or graph_encoder or replace or delete or add or purpose != "encoder":
             raise UserFault(
-                "A Qdrant collection is filled with new documents by itself and has no graph: leave --add-to, --force "
-                "and the --graph options out."
+                "A Qdrant collection is filled with new documents by itself and has no graph: leave --add-to, --force, "
+                "--replace, --delete, --for, --add and the --graph options out."
             )
         work = partial(
             indexing.fill_collection,
@@ -88,25 +115,47 @@ def index(
         )
         indexing.run(work, as_json=as_json, quiet=quiet)
         return
-    target = Path(out) if out else add_to
-    if target is None or (out and add_to):
-        raise UserFault("Give --out DIR for a new index, or --add-to DIR to add to an index; one of them.")
-    target = target.expanduser()
+    if sum(map(bool, (out, add_to, add, delete))) != 1:
+        raise UserFault(
+            "Give --out DIR for a new index, or --add-to DIR to add to an index, or --add PART or --delete ID with the "
+            "index to change; one of them."
+        )
+    changes = add is not None or bool(delete)
+    target = Path(corpus if changes else out or str(add_to)).expanduser()
+    if add == "graph":
+        graph_neighbours = graph_neighbours or GRAPH_NEIGHBOURS
     if graph_encoder and not graph_neighbours:
         raise UserFault("--graph-encoder needs --graph-neighbours K, the number of neighbours of each chunk.")
-    if add_to:
-        if force:
-            raise UserFault("--force replaces an index and --add-to keeps it: give one of them.")
+    if purpose == "bm25" and (not out or encoder or graph_neighbours):
+        raise UserFault(
+            "--for bm25 makes a new index without vectors: give it with --out, and leave --encoder and the --graph "
+            "options out."
+        )
+    if replace and not add_to:
+        raise UserFault("--replace needs --add-to DIR, the index that has the documents.")
+    if changes and (chunker or (encoder and add != "encoder")):
+        raise UserFault("The chunks of the index stay as they are: leave --chunker and --encoder out.")
+    if force and (add_to or (changes and add != "encoder")):
+        raise UserFault("--force replaces an index and --add-to keeps it: give one of them.")
+    if not out:
         manifest = read_index_manifest(target)
-        encoder, chunker = encoder or manifest.encoder, chunker or manifest.chunker
-    encoder = encoder or configured.get("encoder", "embedded")
+        chunker = chunker or manifest.chunker
+        encoder = encoder or ("" if add_to and not manifest.encoder else manifest.encoder or None)
+    elif purpose == "bm25":
+        encoder = ""
+    encoder = configured.get("encoder", "embedded") if encoder is None else encoder
     chunker = chunker or configured.get("chunker", "words:100")
-    indexing.check_target(target, force=force or add_to is not None)
-    work = partial(
-        indexing.build_index,
-        *(corpus, target, encoder, chunker, on_bad_record),
-        extends=add_to is not None,
-        graph_neighbours=graph_neighbours,
-        graph_encoder=graph_encoder or encoder,
+    graph = indexing.GraphOptions(graph_neighbours, graph_encoder or encoder)
+    work = (
+        partial(indexing.change_index, target, add, delete or [], encoder, force=force, graph=graph)
+        if changes
+        else partial(
+            indexing.build_index,
+            *(corpus, target, encoder, chunker, on_bad_record),
+            extends=add_to is not None,
+            replace=replace,
+            graph=graph,
+        )
     )
-    indexing.run(work, as_json=as_json, quiet=quiet)
+    with indexing.only_writer(target, force=force or not out):
+        indexing.run(work, as_json=as_json, quiet=quiet)

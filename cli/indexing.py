@@ -8,28 +8,38 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from ..errors import UserFault
+from ..file_lock import exclusive_lock
 from ..models.background import run_in_background
 from ..presenters.words import counted, duration, megabytes
 from ..render.sanitize import one_line
 from ..render.screen import console, print_json
 from ..resources.opening import corpus_path
 from ..resources.resources import shared_resources
-from ..retrieval.chunkers import chunker_for
+from ..retrieval.chunkers import chunker_for, open_chunker
 from ..retrieval.corpus import read_corpus
 from ..retrieval.index import Index
 from ..retrieval.index_files import is_index, read_index_manifest
+from ..retrieval.saved_folder import tidy_beside
+from ..settings import settings
 from .bars import ProgressBar
 
 MOST_PROBLEMS = 20
 """Skipped records that are listed; the others are counted."""
+
+
+class GraphOptions(NamedTuple):
+    """The corpus graph to be built with an index; neighbours: of each chunk, 0 for no graph."""
+
+    neighbours: int
+    encoder: str
 
 
 def run(work: Callable[..., Coroutine[Any, Any, dict[str, Any]]], *, as_json: bool, quiet: bool) -> None:
@@ -79,6 +89,23 @@ def check_target(target: Path, *, force: bool) -> None:
         raise UserFault(f"'{target}' cannot be made, as '{parent}' cannot be written: give another --out.")
 
 
+@contextlib.contextmanager
+def only_writer(target: Path, *, force: bool) -> Iterator[None]:
+    """Let no other `dubito index` write the target, which is checked; `UserFault` if one does."""
+    check_target(target, force=force)
+    place = target.resolve()
+    lock = next(folder for folder in place.parents if folder.exists()) / f".{place.name}.lock"
+    busy = f"Another `dubito index` is writing '{target}': run the command again when it has ended."
+    with exclusive_lock(lock, busy):
+        try:
+            tidy_beside(target)
+            check_target(target, force=force)
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # Windows keeps a file that is open
+                lock.unlink()
+
+
 async def build_index(
     corpus: str,
     target: Path,
@@ -88,53 +115,113 @@ async def build_index(
     *,
     bar: IndexingBar,
     extends: bool,
-    graph_neighbours: int,
-    graph_encoder: str,
+    replace: bool,
+    graph: GraphOptions,
 ) -> dict[str, Any]:
-    """Build an index, or extend the index in `target`; save it and return the figures."""
-    opened = await shared_resources().encoder_named(encoder)
-    if graph_neighbours:
-        await shared_resources().check_graph(graph_encoder)
+    """Build an index, or extend the index in `target`; save it and return the figures.
+
+    encoder: empty for an index without vectors.
+    """
+    opened = await shared_resources().encoder_named(encoder) if encoder else None
+    if graph.neighbours:
+        await shared_resources().check_graph(graph.encoder)
     before = None
     if extends:
         bar.begin("opening the index")
         before = await Index.load(target, opened)
+    splitter = await chunker_for(chunker, opened) if opened else open_chunker(chunker)
     bar.begin("reading the corpus")
-    splitter = await chunker_for(chunker, opened)
     documents = await asyncio.to_thread(lambda: read_corpus(corpus_path(corpus), on_bad_record=on_bad_record))
-    bar.begin("embedding the first chunks")
+    bar.begin("embedding the first chunks" if opened else "splitting the documents")
     if before is None:
         index = await Index.build(documents, splitter, opened, bar.embedded, bar.sentences_embedded)
     else:
-        index = await before.extended(documents, splitter, bar.embedded, bar.sentences_embedded)
-    if graph_neighbours:  # before saving: if it fails, the same command can be run again
+        index = await before.extended(documents, splitter, bar.embedded, bar.sentences_embedded, replace=replace)
+    figures = await _stored(index, target, before, bar=bar, graph=graph)
+    return {**figures, "documents_added": len(documents.documents), "next": _ask_command(str(target), encoder)}
+
+
+async def change_index(
+    target: Path,
+    add: Literal["encoder", "bm25", "graph"] | None,
+    delete: Sequence[str],
+    encoder: str,
+    *,
+    bar: IndexingBar,
+    force: bool,
+    graph: GraphOptions,
+) -> dict[str, Any]:
+    """Add a part to an index, or delete documents; save it and return the figures. encoder: of vectors to be added."""
+    bar.begin("opening the index")
+    index = before = await Index.stored(target)
+    name = shlex.quote(str(target))
+    if graph.neighbours:
+        if not before.manifest.encoder:
+            raise UserFault(f"A graph compares vectors: add them first, with `dubito index --add encoder {name}`.")
+        await shared_resources().check_graph(graph.encoder)
+    if add == "encoder":
+        if before.manifest.encoder and not force:
+            raise UserFault(
+                f"The index '{target}' has vectors of '{before.manifest.encoder}' already: replace them with --force."
+            )
+        bar.begin("embedding the first chunks")
+        index = await before.under(await shared_resources().encoder_named(encoder), bar.embedded)
+    if delete:
+        known = {chunk["doc_id"] for chunk in before.chunks}
+        # an id may have a comma, as a title has
+        ids = [name for given in delete for name in ([given] if given in known else given.split(","))]
+        index = await before.without([name if name in known else name.strip() for name in ids])
+    return await _stored(index, target, before, bar=bar, graph=graph, words=add == "bm25")
+
+
+async def _stored(
+    index: Index,
+    target: Path,
+    before: Index | None,
+    *,
+    bar: IndexingBar,
+    graph: GraphOptions,
+    words: bool = False,
+) -> dict[str, Any]:
+    """Save an index with what the cache folder keeps of it, and return the figures. words: prepare BM25."""
+    manifest = index.manifest
+    # before saving: if it fails, the same command can be run again
+    if words or not manifest.encoder:
+        from ..retrieval.bm25 import open_bm25  # noqa: PLC0415 - seldom needed
+
+        bar.begin("reading the words")
+        await open_bm25(index, settings().cache, bar.read)
+    if graph.neighbours:
         bar.begin("comparing the chunks")
         await shared_resources().graph_of(
-            index, graph_encoder, graph_neighbours, progress=bar.compared, embedding=bar.embedded, before=before
+            index, graph.encoder, graph.neighbours, progress=bar.compared, embedding=bar.embedded, before=before
         )
     bar.begin("saving")
-    if before is not None and await asyncio.to_thread(read_index_manifest, target) != before.manifest:
-        raise UserFault(f"The index '{target}' was changed in the meantime: run the command again.")
-    await index.save(target)
-    manifest = index.manifest
+    if index is not before:
+        if before is not None and await asyncio.to_thread(read_index_manifest, target) != before.manifest:
+            raise UserFault(f"The index '{target}' was changed in the meantime: run the command again.")
+        await index.save(target)
     return {
         "index": str(target),
         "documents": manifest.documents,
-        "documents_added": manifest.documents - (before.manifest.documents if before else 0),
+        "documents_added": 0,
+        "documents_before": before.manifest.documents if before else 0,
         "chunks": manifest.chunks,
-        "dimension": manifest.dimension,
-        "encoder": manifest.encoder,
+        "dimension": manifest.dimension or None,
+        "encoder": manifest.encoder or None,
         "chunker": manifest.chunker,
-        "graph_neighbours": graph_neighbours,
-        "graph_encoder": graph_encoder if graph_neighbours else None,
+        "graph_neighbours": graph.neighbours,
+        "graph_encoder": graph.encoder if graph.neighbours else None,
         "bytes": sum(file.stat().st_size for file in target.iterdir()),  # noqa: ASYNC240 - three files
-        "next": _ask_command(str(target), encoder),
+        "next": _ask_command(str(target), manifest.encoder),
         "problems": list(index.problems),
     }
 
 
 def _ask_command(corpus: str, encoder: str) -> str:
     with_encoder = "" if encoder == "embedded" else f" --encoder {shlex.quote(encoder)}"
+    if not encoder:
+        with_encoder = " --graph vanilla_rag --set first_stage=bm25"
     return f'dubito ask "..." --corpus {shlex.quote(corpus)}{with_encoder}'
 
 
@@ -155,6 +242,10 @@ class IndexingBar(ProgressBar):
         """Show the number of chunks whose neighbours are known."""
         self._show_things("comparing", done, total, "chunks")
 
+    def read(self, done: int, total: int) -> None:
+        """Show the number of chunks whose words are read."""
+        self._show_things("reading", done, total, "chunks")
+
     def _show_things(self, work: str, done: int, total: int, things: str) -> None:
         self.show(work, done, total, f"{done:,} of {total:,} {things}, {self.pace(done, total - done)}")
 
@@ -165,11 +256,17 @@ def _show(screen: Console, figures: dict[str, Any]) -> None:
         screen.print(Text("Skipped: " + one_line(problem), "yellow"))
     if len(problems) > MOST_PROBLEMS:
         screen.print(Text(f"and {counted(len(problems) - MOST_PROBLEMS, 'more record')} skipped", "yellow"))
-    if (added := figures.get("documents_added", documents)) != documents:
-        screen.print(f"{counted(added, 'document')} added; the index now holds")
+    if before := figures.get("documents_before"):
+        added = figures["documents_added"]
+        removed = before + added - documents
+        both = (added, "added"), (removed, "deleted")
+        changes = [f"{counted(number, 'document')} {what}" for number, what in both if number]
+        if changes:
+            screen.print(f"{', '.join(changes)}; the index now holds")
     facts = [counted(documents, "document"), f"{counted(figures['chunks'], 'chunk')} ({figures['chunker']})"]
     if "bytes" in figures:
-        facts += [f"dimension {figures['dimension']}", megabytes(figures["bytes"])]
+        vectors = f"dimension {figures['dimension']}" if figures["dimension"] else "no vectors"
+        facts += [vectors, megabytes(figures["bytes"])]
     screen.print(", ".join([*facts, duration(figures["seconds"])]))
     if neighbours := figures.get("graph_neighbours"):
         encoder = shlex.quote(f"graph_encoder={figures['graph_encoder']}")

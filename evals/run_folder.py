@@ -3,11 +3,10 @@
 import hashlib
 import json
 import re
-import sqlite3
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from .. import __version__
+from .. import __version__, file_lock
 from ..errors import UserFault
 from ..json_files import BrokenJson, content_of, parsed
 from ..server_url import checked_url
@@ -318,25 +317,10 @@ def _is_free(folder: Path) -> bool:
     return not names or (UNFINISHED in names and names <= {UNFINISHED, QUESTIONS, CORPORA})
 
 
-@contextmanager
-def exclusive_lock(folder: Path) -> Iterator[None]:
+def exclusive_lock(folder: Path) -> AbstractContextManager[None]:
     """Lock the run against other processes; `UserFault` if another process has the lock."""
-    # SQLite releases its lock when the process ends, in whatever way, on every operating system
-    path = folder / "lock.sqlite"
-    with ExitStack() as stack:
-        try:
-            lock = stack.enter_context(closing(sqlite3.connect(path, timeout=0, isolation_level=None)))
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.Error as fault:
-            if getattr(fault, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
-                raise UserFault(
-                    f"Another process evaluates in '{folder}' ({fault}): wait until it ends, or choose another folder."
-                ) from fault
-            raise UserFault(
-                f"'{path}' cannot be used ({fault}): remove it, for it holds no results, and check that its folder can "
-                "be written."
-            ) from fault
-        yield
+    busy = f"Another process evaluates in '{folder}': wait until it ends, or choose another folder."
+    return file_lock.exclusive_lock(folder / "lock.sqlite", busy)
 
 
 def _with_corpora(

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..models.rerankers import Reranker
     from ..prompts.reasoning_examples import Example
-    from ..retrieval.chunked_corpus import ChunkedCorpus
     from ..retrieval.corpus_graph import CorpusGraph
     from ..retrieval.document_graph import DocumentGraph
     from ..retrieval.first_stage import FirstStage
@@ -190,7 +189,7 @@ class Resources:
         async def open_it() -> FirstStage:
             from ..retrieval.first_stage import open_first_stage  # noqa: PLC0415
 
-            source: ChunkedCorpus | Retriever | None = None
+            source: Retriever | None = None
             alone = name.strip() == "bm25" and not context.uses_vectors
             if alone and self._retriever is None and not corpus.startswith(QDRANT):
                 source = await self._chunked(context, key)
@@ -201,9 +200,9 @@ class Resources:
 
         return await self._once(("first stage", name, *key), open_it, context.where)
 
-    async def _chunked(self, context: CorpusContext, key: _IndexKey) -> ChunkedCorpus | None:
+    async def _chunked(self, context: CorpusContext, key: _IndexKey) -> Index | None:
         """The context's corpus without vectors; None for a chunker that needs an encoder."""
-        from ..retrieval.chunked_corpus import cut_corpus  # noqa: PLC0415
+        from ..retrieval.index import cut_corpus  # noqa: PLC0415 - faiss loads when first needed
 
         corpus, chunker, _, on_bad_record = key
         return await self._once(
@@ -219,7 +218,7 @@ class Resources:
             return None
         key = _index_key(context)
         if (cut := await self._chunked(context, key)) is not None:
-            return cut.chunks_sha256
+            return cut.manifest.chunks_sha256
         index = await self._unfiltered(key)
         return index.manifest.chunks_sha256 if isinstance(index, Index) else None
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..errors import UserFault, install_command
 from ..state.records import Chunk
-from .chunked_corpus import ChunkedCorpus
 from .chunking import Progress, batches, embedding_text
 from .derived_files import Derived, get_or_build, read_array
 from .fusion import Ranking, best
@@ -63,13 +62,13 @@ def words_of(texts: Sequence[str]) -> list[list[str]]:
     return words
 
 
-async def open_bm25(index: Index | ChunkedCorpus, cache: Path, progress: Progress | None = None) -> Bm25:
+async def open_bm25(index: Index, cache: Path, progress: Progress | None = None) -> Bm25:
     """The BM25 index of an index's chunks, built at the first use; progress: gets the number of chunks read.
 
     `UserFault` if the package is missing or the cache folder cannot be written to.
     """
     await asyncio.to_thread(_bm25s)  # its import reads files
-    manifest = Bm25Manifest(chunks=len(index.chunks), chunks_sha256=index.chunks_sha256)
+    manifest = Bm25Manifest(chunks=len(index.chunks), chunks_sha256=index.manifest.chunks_sha256)
 
     async def build() -> Callable[[Path], None]:
         return await asyncio.to_thread(_built, await _words(index.chunks, progress))

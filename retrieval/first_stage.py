@@ -11,7 +11,6 @@ from typing import Protocol
 from ..errors import UserFault
 from ..state.records import Chunk
 from .bm25 import open_bm25
-from .chunked_corpus import ChunkedCorpus
 from .chunking import Progress
 from .fusion import Fused, Ranker
 from .index import Index
@@ -49,7 +48,7 @@ class FirstStage(Protocol):
 class IndexStage:
     """A first stage that ranks the rows of an index."""
 
-    def __init__(self, name: str, ranker: Ranker, index: Index | ChunkedCorpus) -> None:
+    def __init__(self, name: str, ranker: Ranker, index: Index) -> None:
         self.name = name
         self.ranker, self._index = ranker, index
 
@@ -90,17 +89,14 @@ class LiveStage:
 
 
 async def open_first_stage(
-    name: str, source: Index | ChunkedCorpus | Retriever, cache: Path, progress: Progress | None = None
+    name: str, source: Index | Retriever, cache: Path, progress: Progress | None = None
 ) -> FirstStage:
     """The first stage of that name over an index; its files are built once and kept in the cache folder.
 
-    source: an index, for `bm25` also chunks without vectors, or a live retriever, which is used under every name.
-    progress: gets the number of chunks read
-    when files are built. `UserFault` for an unknown name.
+    source: an index, for `bm25` also one without vectors, or a live retriever, which is used under every name.
+    progress: gets the number of chunks read when files are built. `UserFault` for an unknown name.
     """
     parts = _parts(name.strip())
-    if isinstance(source, ChunkedCorpus):
-        return IndexStage(name.strip(), await _ranker("bm25", source, cache, progress), source)
     if not isinstance(source, Index):
         return LiveStage(source)
     rankers = [await _ranker(part, source, cache, progress) for part in parts]
@@ -119,15 +115,15 @@ def _parts(name: str) -> list[str]:
     return parts
 
 
-async def _ranker(name: str, source: Index | ChunkedCorpus, cache: Path, progress: Progress | None) -> Ranker:
-    if name == "dense" and isinstance(source, Index):
-        return source
+async def _ranker(name: str, index: Index, cache: Path, progress: Progress | None) -> Ranker:
+    if name == "dense":
+        return index
     ranker: Ranker
-    if name == "bm25" or isinstance(source, ChunkedCorpus):
-        ranker = await open_bm25(source, cache, progress)
+    if name == "bm25":
+        ranker = await open_bm25(index, cache, progress)
     else:
-        ranker = await open_sparse(name, name.removeprefix(SPLADE), source, cache, progress)
-    return ranker if source.passing is None else Restricted(ranker, source.passing, len(source.chunks))
+        ranker = await open_sparse(name, name.removeprefix(SPLADE), index, cache, progress)
+    return ranker if index.passing is None else Restricted(ranker, index.passing, len(index.chunks))
 
 
 def _scored(chunk: Chunk, score: float) -> Chunk:

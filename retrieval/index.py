@@ -1,10 +1,11 @@
-"""An index: the chunks of a corpus with their vectors in FAISS, searched exactly."""
+"""An index: the chunks of a corpus, and their vectors in FAISS, searched exactly. One for BM25 alone has no vectors."""
 
 import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import shlex
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +17,7 @@ from ..errors import UserFault
 from ..models.interfaces import Encoder, Vectors
 from ..state.records import Chunk
 from ..state.where import Condition
-from .chunkers import SEMANTIC, chunker_for
+from .chunkers import SEMANTIC, chunker_for, open_chunker
 from .chunking import Chunker, Progress, batches, embedding_text
 from .corpus import Corpus, read_corpus, shown
 from .fusion import Ranking
@@ -25,6 +26,7 @@ from .index_files import (
     HOW_TO_BUILD,
     Manifest,
     is_index,
+    read_chunks,
     read_index_manifest,
     read_rows,
     sha256_of,
@@ -46,12 +48,12 @@ class Index:
     manifest: the index's inputs; problems: the records that were left out when the corpus was read.
     """
 
-    def __init__(self, manifest: Manifest, chunks: Sequence[Chunk], vectors: Any, encoder: Encoder) -> None:  # noqa: ANN401
-        """For `build` and `load`. vectors: a faiss.IndexFlatIP with one row per chunk."""
+    def __init__(self, manifest: Manifest, chunks: Sequence[Chunk], vectors: Any, encoder: Encoder | None) -> None:  # noqa: ANN401
+        """For `build` and `load`. vectors: a faiss.IndexFlatIP with one row per chunk, or None."""
         self.manifest = manifest
         self.problems: tuple[str, ...] = ()
         self._chunks, self._vectors, self._encoder = chunks, vectors, encoder
-        self._rows = np.asarray(_Memory(vectors))
+        self._rows = np.zeros((len(chunks), 0), np.float32) if vectors is None else np.asarray(_Memory(vectors))
         self.passing: NDArray[np.int64] | None = None
         """The rows that may be found, ascending; all of them if None."""
 
@@ -60,22 +62,22 @@ class Index:
         cls,
         corpus: Corpus,
         chunker: Chunker,
-        encoder: Encoder,
+        encoder: Encoder | None,
         progress: Progress | None = None,
         comparing: Progress | None = None,
     ) -> Self:
         """Cut a corpus into chunks and embed them with their titles, a batch at a time.
 
-        progress: gets the number of embedded chunks; comparing: gets the number of embedded sentences before that, if
-        the chunker embeds sentences.
+        encoder: None for an index without vectors; progress: gets the number of embedded chunks; comparing: gets the
+        number of embedded sentences before that, if the chunker embeds sentences.
         """
         chunks = await chunker.cut(corpus.documents, comparing)
         if not chunks:
             raise UserFault("The corpus has no chunks to index: it needs at least one text that is not empty.")
-        vectors = await _embedded(chunks, encoder, progress)
+        vectors = None if encoder is None else await _embedded(chunks, encoder, progress)
         manifest = Manifest(
-            encoder=encoder.name,
-            dimension=vectors.d,
+            encoder="" if encoder is None else encoder.name,
+            dimension=0 if vectors is None else vectors.d,
             chunker=chunker.name,
             corpus=await asyncio.to_thread(lambda: corpus.fingerprint),
             documents=len(corpus.documents),
@@ -92,10 +94,23 @@ class Index:
         return await asyncio.to_thread(lambda: write_index(_path(folder), *contents, replace=replace))
 
     @classmethod
-    async def load(cls, folder: str | Path, encoder: Encoder) -> Self:
-        """Open a saved index; `UserFault` unless it is complete, of this format and made with this encoder."""
+    async def load(cls, folder: str | Path, encoder: Encoder | None) -> Self:
+        """Open a saved index; `UserFault` unless it is complete, of this format and made with this encoder.
+
+        encoder: None opens the chunks without their vectors.
+        """
         path = _path(folder)
         manifest = await asyncio.to_thread(read_index_manifest, path)
+        if encoder is None:
+            without = manifest.model_copy(update={"encoder": "", "dimension": 0})
+            return cls(without, await asyncio.to_thread(read_chunks, path, manifest), None, None)
+        if not manifest.encoder:
+            option = "" if encoder.name == "embedded" else f"--encoder {shlex.quote(encoder.name)} "
+            raise UserFault(
+                f"The index {shown(path)} has no vectors, which this search compares: add them with "
+                f"`dubito index --add encoder {option}{shlex.quote(shown(path))}`, or search by words alone, with "
+                "first_stage=bm25 in vanilla_rag and dense."
+            )
         if manifest.encoder != encoder.name:
             raise UserFault(
                 f"The index {shown(path)} was made with the encoder '{manifest.encoder}', not with "
@@ -104,6 +119,14 @@ class Index:
         _check_dimension(f"The index {shown(path)}", manifest, encoder, await encoder.dimension())
         chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
         return cls(manifest, chunks, vectors, encoder)
+
+    @classmethod
+    async def stored(cls, folder: str | Path) -> Self:
+        """A saved index to be changed and not searched: its encoder is not opened."""
+        path = _path(folder)
+        manifest = await asyncio.to_thread(read_index_manifest, path)
+        chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
+        return cls(manifest, chunks, vectors, None)
 
     def restricted(self, condition: Condition) -> Self:
         """The same index, in which only the chunks that pass are found; `UserFault` if none does."""
@@ -117,11 +140,6 @@ class Index:
         return self._chunks
 
     @property
-    def chunks_sha256(self) -> str:
-        """The hash of the chunks' file."""
-        return self.manifest.chunks_sha256
-
-    @property
     def vectors(self) -> Vectors:
         """The chunks' vectors in row order, [N, d], L2-normalised: FAISS's own memory, read-only."""
         return self._rows
@@ -133,40 +151,78 @@ class Index:
         return type(self)(manifest, self._chunks, vectors, encoder)
 
     async def extended(
-        self, corpus: Corpus, chunker: Chunker, progress: Progress | None = None, comparing: Progress | None = None
+        self,
+        corpus: Corpus,
+        chunker: Chunker,
+        progress: Progress | None = None,
+        comparing: Progress | None = None,
+        *,
+        replace: bool = False,
     ) -> Self:
         """An index of this index's chunks, followed by the chunks of another corpus.
 
-        progress, comparing: see `build`; for the new chunks. `UserFault` for another chunker, for documents whose ids
-        are in the index, and for a corpus without chunks.
+        progress, comparing: see `build`; for the new chunks. replace: leave out this index's documents whose ids are in
+        the other corpus. `UserFault` for such ids without it, for another chunker, and for a corpus without chunks.
         """
         if chunker.name != self.manifest.chunker:
             raise UserFault(
                 f"The index was cut by '{self.manifest.chunker}', not by '{chunker.name}': choose that chunker."
             )
         known = {chunk["doc_id"] for chunk in self._chunks}
-        if repeated := [document.id for document in corpus.documents if document.id in known]:
-            first = ", ".join(f"'{name}'" for name in repeated[:3]) + (", ..." if len(repeated) > 3 else "")
+        repeated = [document.id for document in corpus.documents if document.id in known]
+        if repeated and not replace:
             raise UserFault(
-                f"{len(repeated)} of the {len(corpus.documents)} documents to add are in the index already ({first}): "
-                "leave them out, give new documents new ids, or index everything again."
+                f"{len(repeated)} of the {len(corpus.documents)} documents to add are in the index already "
+                f"({_some(repeated)}): leave them out, give new documents new ids, or replace these with --replace."
             )
         new = await self.build(corpus, chunker, self._encoder, progress, comparing)
-        chunks, vectors = [*self._chunks, *new._chunks], faiss.IndexFlatIP(self.manifest.dimension)
-        for part in (self, new):
-            await asyncio.to_thread(_add, vectors, part._rows, len(part._chunks), self._encoder.name)
-        both = json.dumps([self.manifest.corpus, new.manifest.corpus])
+        old = await self._without(set(repeated)) if repeated else self
+        vectors = None if self._vectors is None else faiss.IndexFlatIP(self.manifest.dimension)
+        for part in (old, new) if vectors is not None else ():
+            await asyncio.to_thread(_add, vectors, part._rows, len(part._chunks), self.manifest.encoder)
+        index = await self._changed(
+            [*old._chunks, *new._chunks],
+            vectors,
+            old.manifest.documents + new.manifest.documents,
+            [old.manifest.corpus, new.manifest.corpus],
+        )
+        index.problems = new.problems
+        return index
+
+    async def without(self, ids: Collection[str]) -> Self:
+        """An index without the documents of these ids; the others keep their vectors and their order.
+
+        `UserFault` for ids that the index does not have, and if no document would be left.
+        """
+        known = {chunk["doc_id"] for chunk in self._chunks}
+        if unknown := [name for name in dict.fromkeys(ids) if name not in known]:
+            raise UserFault(
+                f"The index has no documents with these ids: {_some(unknown)}; nothing was deleted. Leave them out."
+            )
+        if known <= set(ids):
+            raise UserFault("These are all documents of the index: delete its folder in place of them.")
+        return await self._without(set(ids))
+
+    async def _without(self, ids: set[str]) -> Self:
+        kept = [row for row, chunk in enumerate(self._chunks) if chunk["doc_id"] not in ids]
+        vectors = None
+        if self._vectors is not None:
+            vectors = faiss.IndexFlatIP(self.manifest.dimension)
+            await asyncio.to_thread(lambda: _add(vectors, self._rows[kept], len(kept), self.manifest.encoder))
+        chunks = [self._chunks[row] for row in kept]
+        made_from = [self.manifest.corpus, "without", *sorted(ids)]
+        return await self._changed(chunks, vectors, self.manifest.documents - len(ids), made_from)
+
+    async def _changed(self, chunks: Sequence[Chunk], vectors: Any, documents: int, made_from: Sequence[str]) -> Self:  # noqa: ANN401
         manifest = self.manifest.model_copy(
             update={
-                "corpus": hashlib.sha256(both.encode()).hexdigest(),
-                "documents": self.manifest.documents + new.manifest.documents,
+                "corpus": hashlib.sha256(json.dumps(made_from).encode()).hexdigest(),
+                "documents": documents,
                 "chunks": len(chunks),
                 "chunks_sha256": await asyncio.to_thread(sha256_of, chunks),
             }
         )
-        index = type(self)(manifest, chunks, vectors, self._encoder)
-        index.problems = new.problems
-        return index
+        return type(self)(manifest, chunks, vectors, self._encoder)
 
     async def rank(self, query: str, n: int) -> Ranking:
         """The rows of the n chunks nearest to a query, and their cosines."""
@@ -186,6 +242,8 @@ class Index:
         return Pool(await self._question(query), self._rows, self._chunk, self.problems).of(rows)
 
     async def _question(self, query: str) -> Vectors:
+        if self._encoder is None:
+            raise UserFault("The index was opened without its encoder: load it with one to search by vectors.")
         question: Vectors = (await self._encoder.embed([query], query=True))[0]
         _check_dimension("The index", self.manifest, self._encoder, len(question))
         return question
@@ -252,6 +310,23 @@ async def cached_index(
     return index
 
 
+async def cut_corpus(
+    corpus_path: str | Path, chunker_name: str, *, on_bad_record: Literal["refuse", "skip"] = "refuse"
+) -> Index | None:
+    """A corpus or an index folder as an index without vectors; None if the chunker needs an encoder to cut it.
+
+    An index folder is cut already; as in `cached_index`, only a `semantic:` chunker cuts it again. Raises `UserFault`
+    as reading the corpus does.
+    """
+    path, name = _path(corpus_path), chunker_name.strip()
+    if await asyncio.to_thread(is_index, path):
+        return None if name.startswith(SEMANTIC) else await Index.load(path, None)
+    if not name.startswith("words:"):
+        return None
+    corpus = await asyncio.to_thread(lambda: read_corpus(path, on_bad_record=on_bad_record))
+    return await Index.build(corpus, open_chunker(name), None)
+
+
 async def _restored(folder: Path, encoder: Encoder) -> Corpus:
     """The documents of an index."""
     chunks = (await Index.load(folder, encoder)).chunks
@@ -283,6 +358,11 @@ def _check_dimension(index: str, manifest: Manifest, encoder: Encoder, dimension
             f"{index} has vectors of length {manifest.dimension} and the encoder '{encoder.name}' now gives vectors "
             f"of length {dimension}: {HOW_TO_BUILD}."
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names in quotation marks."""
+    return ", ".join(f"'{name}'" for name in names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _path(path: str | Path) -> Path:

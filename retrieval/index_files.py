@@ -1,4 +1,7 @@
-"""An index on disk: `vectors.faiss`, `chunks.jsonl` (one chunk a line, in vector order) and `manifest.json`."""
+"""An index on disk: `vectors.faiss`, `chunks.jsonl` (one chunk a line, in vector order) and `manifest.json`.
+
+An index for BM25 alone has no `vectors.faiss`.
+"""
 
 import hashlib
 import json
@@ -28,13 +31,14 @@ HOW_TO_BUILD = "build it again with `dubito index`, or in Python with `Index.bui
 class Manifest(FolderManifest):
     """The inputs that an index was made from.
 
-    corpus: the corpus's fingerprint; documents, chunks: their numbers; chunks_sha256: the hash of the chunks file.
+    encoder, dimension: of the vectors; empty and 0 without vectors; corpus: the corpus's fingerprint; documents,
+    chunks: their numbers; chunks_sha256: the hash of the chunks file.
     """
 
     kind: str = KIND
     format: int = FORMAT
-    encoder: str
-    dimension: int
+    encoder: str = ""
+    dimension: int = 0
     chunker: str
     corpus: str
     documents: int
@@ -60,13 +64,14 @@ def _line(chunk: Chunk) -> bytes:
 
 
 def write_index(folder: Path, manifest: Manifest, chunks: Iterable[Chunk], vectors: Any, *, replace: bool) -> bool:  # noqa: ANN401
-    """Write an index; False if an index is there already and is not to be replaced.
+    """Write an index; False if an index is there already and is not to be replaced. vectors: None for an index without.
 
     `UserFault` if the folder holds anything but an index, or cannot be written to.
     """
 
     def fill(target: Path) -> None:
-        _write_vectors(vectors, target / VECTORS)
+        if vectors is not None:
+            _write_vectors(vectors, target / VECTORS)
         with (target / CHUNKS).open("wb") as file:
             file.writelines(_line(chunk) for chunk in chunks)
 
@@ -118,7 +123,9 @@ def read_index_manifest(folder: Path) -> Manifest:
 
 
 def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
-    """The chunks and the faiss.IndexFlatIP; `UserFault` if either does not agree with the manifest."""
+    """The chunks and the faiss.IndexFlatIP, None without one; `UserFault` if they do not agree with the manifest."""
+    if not manifest.encoder:
+        return read_chunks(folder, manifest), None
     lines = _lines(folder)
     try:
         with open_file(folder / VECTORS):  # FAISS would wait for a pipe

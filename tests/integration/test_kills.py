@@ -112,6 +112,41 @@ def test_an_index_that_was_killed_ten_times_is_that_of_an_unbroken_run(stub: Stu
         assert (folder / file.name).read_bytes() == file.read_bytes(), file.name
 
 
+@pytest.mark.parametrize(
+    "hold",
+    [
+        "dubito.retrieval.index_files._write_vectors",
+        "dubito.retrieval.saved_folder._put_in_place",
+        "dubito.retrieval.saved_folder._exchanged",
+        "shutil.rmtree",
+    ],
+)
+@pytest.mark.parametrize("change", ["add", "delete"])
+def test_a_change_that_is_killed_leaves_the_old_index_or_the_new_one(
+    stub: Stub, tmp_path: Path, hold: str, change: str
+):
+    folder, stub.seconds = tmp_path / "changed.index", 0
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    write_lines(first, [{"id": str(n), "text": f"text {n}"} for n in range(40)])
+    write_lines(second, [{"id": str(n), "text": f"other text {n}"} for n in range(30, 50)])
+    encoder = f"openai:{stub.url}#emb"
+    command: list[object] = ["index", second, "--add-to", folder, "--replace"]
+    if change == "delete":
+        command = ["index", "--delete", ",".join(map(str, range(30))), folder]
+    dubito("index", first, "--out", folder, "--encoder", encoder)
+    old = {file.name: file.read_bytes() for file in folder.iterdir()}
+    held = tmp_path / "held"
+    killed(command, held.exists, f"{hold} {held}")
+    left = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert len(read_rows(folder, read_index_manifest(folder))[0]) in {40, 50, 10}
+    assert (left == old) is (hold != "shutil.rmtree")
+    if left == old:
+        dubito(*command)
+    assert len(read_rows(folder, read_index_manifest(folder))[0]) == (50 if change == "add" else 10)
+    dubito("index", "--delete", "35", folder)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
 def test_a_calibration_that_was_killed_ten_times_is_that_of_an_unbroken_run(
     stub: Stub, questions: Path, tmp_path: Path
 ):

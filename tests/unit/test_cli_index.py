@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from dubito.cli import app
+from dubito.cli import app, indexing
 from dubito.errors import UserFault
+from dubito.models.background import run_in_background
 from dubito.models.interfaces import Vectors
 from dubito.resources import resources
 from dubito.resources.resources import Resources
@@ -165,7 +168,7 @@ def test_the_graph_is_extended_too(tmp_path: Path, encoder: LetterEncoder, monke
     [
         (["--encoder", "letters", "--chunker", "words:2"], "was cut by 'words:1', not by 'words:2': choose that"),
         (["--force"], "--force replaces an index and --add-to keeps it"),
-        (["--out", "elsewhere"], "--out DIR for a new index, or --add-to DIR to add to an index"),
+        (["--replace", "--out", "elsewhere"], "--out DIR for a new index, or --add-to DIR to add to an index"),
         (["--graph-encoder", "embedded"], "--graph-encoder needs --graph-neighbours K"),
         (["--graph-neighbours", "2", "--graph-encoder", "colbert:/no/such"], "no late-interaction model folder"),
     ],
@@ -211,7 +214,7 @@ def test_documents_that_are_there_already_are_refused(tmp_path: Path, encoder: L
     assert refused.exit_code == 2
     assert (
         "4 of the 6 documents to add are in the index already ('d4', 'd5', 'd6', ...): leave them out, give new "
-        "documents new ids, or index everything again."
+        "documents new ids, or replace these with --replace."
     ) in " ".join(refused.stderr.split())
     assert (content(out), encoder.embedded) == (before, [])
 
@@ -248,12 +251,12 @@ def test_what_another_added_meanwhile_is_not_lost(
     extended = Index.extended
     meanwhile: dict[str, bytes] = {}
 
-    async def slower(self: Index, corpus: Any, chunker: Any, *progress: Any) -> Index:
+    async def slower(self: Index, corpus: Any, chunker: Any, *progress: Any, **options: Any) -> Index:
         if not meanwhile:
             other = await extended(self, read_corpus(file_of(tmp_path, "c.jsonl", [9])), chunker)
             await other.save(out)
             meanwhile.update(content(out))
-        return await extended(self, corpus, chunker, *progress)
+        return await extended(self, corpus, chunker, *progress, **options)
 
     monkeypatch.setattr(Index, "extended", slower)
     refused = dubito("index", file_of(tmp_path, "b.jsonl", range(4, 6)), "--add-to", str(out))
@@ -262,3 +265,190 @@ def test_what_another_added_meanwhile_is_not_lost(
     assert content(out) == meanwhile
     assert dubito("index", file_of(tmp_path, "b.jsonl", range(4, 6)), "--add-to", str(out)).exit_code == 0
     assert json.loads((out / "manifest.json").read_text())["documents"] == 7
+
+
+def chunks_of(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "chunks.jsonl").read_text().splitlines()]
+
+
+def vectors_of(folder: Path) -> Any:
+    return np.asarray(run_in_background(Index.stored(folder)).vectors)
+
+
+def test_documents_are_deleted_and_the_others_stay_as_they_were(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out, left = tmp_path / "index", tmp_path / "left"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(6)), "--out", str(out), "--chunker", "words:1")
+    dubito("index", file_of(tmp_path, "b.jsonl", [0, 2, 5]), "--out", str(left), "--chunker", "words:1")
+    encoder.embedded.clear()
+    done = dubito("index", "--delete", "d1, d3", str(out), "--delete", "d4")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("3 documents deleted; the index now holds\n3 documents, 6 chunks (words:1), ")
+    assert encoder.embedded == []
+    deleted, anew = content(out), content(left)
+    assert deleted["chunks.jsonl"] == anew["chunks.jsonl"]
+    assert deleted["vectors.faiss"] == anew["vectors.faiss"]
+    said = json.loads(dubito("ask", "bbbb", "--graph", "vanilla_rag", "--corpus", str(out), "--json").stdout)
+    assert "d1" not in {chunk["doc_id"] for chunk in said["evidence"]}
+
+
+def test_an_id_may_have_a_comma(tmp_path: Path, encoder: LetterEncoder) -> None:
+    records = [{"title": name, "text": "aaaa"} for name in ("Lune, River", "Lune", "Bay")]
+    out = tmp_path / "index"
+    dubito("index", str(write_lines(tmp_path / "a.jsonl", records)), "--out", str(out))
+    assert dubito("index", "--delete", "Lune, River", str(out)).exit_code == 0
+    assert [chunk["doc_id"] for chunk in chunks_of(out)] == ["Lune", "Bay"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ("d9,d1,d8", "The index has no documents with these ids: 'd9', 'd8'; nothing was deleted."),
+        ("d0,d1,d2,d3", "These are all documents of the index: delete its folder"),
+    ],
+)
+def test_what_cannot_be_deleted_is_named(tmp_path: Path, encoder: LetterEncoder, ids: str, told: str) -> None:
+    out = tmp_path / "index"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(4)), "--out", str(out))
+    before = content(out)
+    refused = dubito("index", "--delete", ids, str(out))
+    assert refused.exit_code == 2
+    assert told in " ".join(refused.stderr.split())
+    assert content(out) == before
+
+
+def test_a_document_with_a_known_id_takes_the_new_text(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out = tmp_path / "index"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(4)), "--out", str(out))
+    new = write_lines(tmp_path / "b.jsonl", [{"id": "d1", "text": "xxxx"}, {"id": "d7", "text": "yyyy"}])
+    encoder.embedded.clear()
+    done = dubito("index", str(new), "--add-to", str(out), "--replace")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("2 documents added, 1 document deleted; the index now holds\n5 documents, 5 chunks")
+    assert len(encoder.embedded) == 2
+    assert [(chunk["doc_id"], chunk["text"]) for chunk in chunks_of(out)] == [
+        ("d0", "aaaa b"),
+        ("d2", "cccc d"),
+        ("d3", "dddd e"),
+        ("d1", "xxxx"),
+        ("d7", "yyyy"),
+    ]
+    said = json.loads(dubito("ask", "xxxx", "--graph", "vanilla_rag", "--corpus", str(out), "--json").stdout)
+    assert said["evidence"][0]["doc_id"] == "d1"
+    everything = dubito("index", str(new), "--add-to", str(out), "--replace", "--json")
+    assert json.loads(everything.stdout)["documents"] == 5
+
+
+def test_an_index_for_bm25_embeds_nothing_and_takes_vectors_later(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out, whole = tmp_path / "index", tmp_path / "whole"
+    corpus = file_of(tmp_path, "a.jsonl", range(6))
+    done = dubito("index", corpus, "--out", str(out), "--for", "bm25")
+    assert (done.exit_code, done.stderr) == (0, "")
+    figures, following = done.stdout.splitlines()
+    assert re.fullmatch(r"6 documents, 6 chunks \(words:100\), no vectors, \S+ [kM]B, \d+\.\d s", figures)
+    assert following == f'Now: dubito ask "..." --corpus {out} --graph vanilla_rag --set first_stage=bm25'
+    assert content(out).keys() == {"chunks.jsonl", "manifest.json"}
+    by_words = ["--graph", "vanilla_rag", "--corpus", str(out), "--set", "first_stage=bm25", "--json"]
+    answered = json.loads(dubito("ask", "dddd", *by_words).stdout)
+    assert [chunk["doc_id"] for chunk in answered["evidence"]] == ["d3"]
+    dubito("index", file_of(tmp_path, "b.jsonl", [6, 7]), "--add-to", str(out))
+    dubito("index", "--delete", "d7", str(out))
+    assert encoder.embedded == []
+    refused = dubito("ask", "dddd", "--graph", "vanilla_rag", "--corpus", str(out))
+    assert refused.exit_code == 2
+    command = re.search(r"`dubito (index --add encoder .*?)`", " ".join(refused.stderr.split()))
+    assert command is not None
+    ids = [chunk["id"] for chunk in chunks_of(out)]
+    added = dubito(*shlex.split(command[1].replace("/ ", "/")))
+    assert (added.exit_code, added.stderr) == (0, "")
+    assert [chunk["id"] for chunk in chunks_of(out)] == ids
+    dubito("index", file_of(tmp_path, "c.jsonl", range(7)), "--out", str(whole))
+    assert content(out)["chunks.jsonl"] == content(whole)["chunks.jsonl"]
+    assert content(out)["vectors.faiss"] == content(whole)["vectors.faiss"]
+    said = dubito("ask", "dddd", "--graph", "vanilla_rag", "--corpus", str(out), "--json")
+    assert json.loads(said.stdout)["evidence"][0]["doc_id"] == "d3"
+
+
+def test_a_graph_and_the_words_are_added_later(
+    tmp_path: Path, encoder: LetterEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, words = tmp_path / "index", tmp_path / "words"
+    corpus = file_of(tmp_path, "a.jsonl", range(6))
+    dubito("index", corpus, "--out", str(out))
+    dubito("index", corpus, "--out", str(words), "--for", "bm25")
+    before = content(out)
+    for part in ("bm25", "graph"):
+        done = dubito("index", "--add", part, str(out), "--json")
+        assert done.exit_code == 0, done.stdout
+    assert json.loads(done.stdout)["graph_neighbours"] == 10
+    assert content(out) == before
+    monkeypatch.setattr(DocumentGraph, "build", None)  # it is there already
+    said = dubito("ask", "eeeee", "--graph", "neighbourhood", "--corpus", str(out), "--json", "--set", "penalty=none")
+    assert said.exit_code == 0, said.stdout
+    refused = dubito("index", "--add", "graph", str(words))
+    told = f"add them first, with `dubito index --add encoder {words}`."
+    assert told.replace(" ", "") in refused.stderr.replace("\n", "").replace(" ", "")
+    assert dubito("index", "--add", "encoder", str(out)).exit_code == 2
+    monkeypatch.setattr(resources, "_shared", Resources(encoder=LetterEncoder("other")))
+    assert dubito("index", "--add", "encoder", str(out), "--encoder", "other", "--force").exit_code == 0
+    assert json.loads((out / "manifest.json").read_text())["encoder"] == "other"
+    np.testing.assert_array_equal(vectors_of(out).shape, (6, 128))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["CORPUS", "--out", "NEW", "--for", "bm25", "--encoder", "letters"],
+        ["CORPUS", "--out", "NEW", "--for", "bm25", "--graph-neighbours", "2"],
+        ["CORPUS", "--out", "NEW", "--for", "bm25", "--chunker", "tokens:64/0"],
+        ["CORPUS", "--out", "NEW", "--for", "bm25", "--chunker", "semantic:0.6/512"],
+        ["CORPUS", "--out", "NEW", "--replace"],
+        ["CORPUS", "--add-to", "INDEX", "--for", "bm25"],
+        ["INDEX", "--delete", "d0", "--add", "bm25"],
+        ["INDEX", "--delete", "d0", "--chunker", "words:1"],
+        ["INDEX", "--delete", "d0", "--force"],
+        ["CORPUS", "--delete", "d0"],
+        ["NEW", "--add", "encoder"],
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused_in_a_sentence(
+    tmp_path: Path, encoder: LetterEncoder, arguments: list[str]
+) -> None:
+    places = {
+        "CORPUS": file_of(tmp_path, "a.jsonl", range(2)),
+        "INDEX": str(tmp_path / "i"),
+        "NEW": str(tmp_path / "n"),
+    }
+    dubito("index", places["CORPUS"], "--out", places["INDEX"])
+    before = content(tmp_path / "i")
+    refused = dubito("index", *(places.get(one, one) for one in arguments))
+    assert refused.exit_code == 2
+    assert len(refused.stderr.strip()) > 20
+    assert "Traceback" not in refused.stderr
+    assert content(tmp_path / "i") == before
+    assert not (tmp_path / "n").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_of_two_writers_the_second_is_refused(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out, corpus = tmp_path / "index", file_of(tmp_path, "a.jsonl", range(4))
+    for command in (["index", corpus, "--out", str(out)], ["index", "--delete", "d1", str(out)]):
+        with indexing.only_writer(out, force=True):
+            refused = dubito(*command)
+        assert refused.exit_code == 2
+        assert "is writing" in " ".join(refused.stderr.split())
+        assert dubito("index", corpus, "--out", str(out), "--force").exit_code == 0
+        assert "d1" in {chunk["doc_id"] for chunk in chunks_of(out)}
+
+
+def test_what_a_killed_writer_left_is_removed_or_put_back(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out = tmp_path / "index"
+    dubito("index", file_of(tmp_path, "a.jsonl", range(4)), "--out", str(out))
+    whole = content(out)
+    out.rename(tmp_path / f".index.{'a' * 32}.old")  # where folders cannot be exchanged
+    (tmp_path / f".index.{'b' * 32}.partial").mkdir()
+    others = {tmp_path / f".indexes.{'c' * 32}.partial", tmp_path / ".index.notes.old"}
+    for other in others:
+        other.mkdir()
+    with indexing.only_writer(out, force=True):
+        assert content(out) == whole
+    assert {path for path in tmp_path.iterdir() if path.name.startswith(".")} == others
