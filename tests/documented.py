@@ -287,7 +287,7 @@ def _calibration(path: Path, dubito: Dubito) -> None:
 
 
 MADE: dict[str, Callable[[Path, Dubito], None]] = {
-    r"(my_)?(articles|corpus|new)\.jsonl": lambda path, _: articles(path),
+    r"(my_)?(articles|changed|corpus|new)\.jsonl": lambda path, _: articles(path),
     r"(new-)?questions\.jsonl": lambda path, _: questions(path),
     r"notes/": lambda path, _: notes(path),
     r"models/[\w.-]+|smollm2": lambda path, _: model_folder(path),
