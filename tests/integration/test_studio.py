@@ -329,7 +329,7 @@ async def test_the_drawn_graph_is_the_papers_figure(studio: Any) -> None:
     drawn = await studio.assistants.get_graph(await assistant(studio, "df_rag"), xray=True)
     assert {node["id"] for node in drawn["nodes"]} == {
         "__start__", "prepare", "plan", "candidates", "select_lambdas", "evaluate",
-        "choose_lambda", "generate", "check_certainty", "__end__",
+        "choose_lambda", "generate", "check_certainty", "cite", "__end__",
     }  # fmt: skip
     assert {(edge["source"], edge["target"], bool(edge.get("conditional"))) for edge in drawn["edges"]} == {
         ("__start__", "prepare", False),
@@ -343,16 +343,19 @@ async def test_the_drawn_graph_is_the_papers_figure(studio: Any) -> None:
         ("choose_lambda", "generate", True),
         ("choose_lambda", "candidates", True),  # a set that grows chunk by chunk
         ("generate", "check_certainty", True),
+        ("generate", "cite", True),
         ("generate", "__end__", True),
-        ("check_certainty", "__end__", False),
+        ("check_certainty", "cite", True),
+        ("check_certainty", "__end__", True),
+        ("cite", "__end__", False),
     }
 
 
 async def test_the_drawn_vanilla_graph(studio: Any) -> None:
     drawn = await studio.assistants.get_graph(await assistant(studio, "vanilla_rag"), xray=True)
     edges = {(edge["source"], edge["target"]) for edge in drawn["edges"]}
-    path = ["__start__", "prepare", "retrieve", "generate", "check_certainty", "__end__"]
-    assert edges == {*pairwise(path), ("generate", "__end__")}
+    path = ["__start__", "prepare", "retrieve", "generate", "check_certainty", "cite", "__end__"]
+    assert edges == {*pairwise(path), ("generate", "cite"), ("generate", "__end__"), ("check_certainty", "__end__")}
 
 
 # --- a run, watched ---
