@@ -114,9 +114,9 @@ def extra_command(extra: str) -> str:
 
 def _said_at_installation(file: str) -> str:
     """A file of dubito's metadata; empty without the file, and for a dubito that was not installed."""
-    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - keeps `--help` quick
+    from importlib.metadata import distributions  # noqa: PLC0415 - keeps `--help` quick
 
-    try:
-        return distribution("dubito").read_text(file) or ""
-    except PackageNotFoundError:
-        return ""
+    # in a copy of the repository there may be metadata of a build too, which no installer wrote
+    installed = (found for found in distributions(name="dubito") if found.read_text("INSTALLER"))
+    found = next(installed, None)
+    return "" if found is None else found.read_text(file) or ""

@@ -277,6 +277,7 @@ def test_two_techniques_answer_side_by_side(answered):
 
 def test_an_earlier_question_is_opened_and_deleted(answered):
     asked_and_answered(answered, "Which hill?")
+    answered.until("document.querySelectorAll('#history a').length === 2")
     assert shown(answered, "#history a") == ["Which hill?", "Which river?"]
     answered.run("document.querySelectorAll('#history a')[1].click()")
     answered.until(
