@@ -108,6 +108,11 @@ class CompiledMachine(CompiledStateGraph[StateT, C | Mapping[str, Any], InputT, 
         }
         return {**schema, "properties": {**schema["properties"], **fields}}
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:  # noqa: ANN401 - IPython's own signature
+        """The graph as a notebook draws it. LangGraph's own picture would be asked of a web service."""
+        figure = f"```mermaid\n{self.get_graph().draw_mermaid()}```"
+        return {"text/plain": repr(self), "text/markdown": figure}
+
 
 def after_answer(state: Any, context: AnsweringContext) -> str:  # noqa: ANN401 - each graph has its own state
     """Is the answer's certainty looked at, is it cited, or does the graph end?"""

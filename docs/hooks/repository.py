@@ -1,11 +1,12 @@
 """Adds the files outside docs/ that pages link to, so that no link leads out of the site.
 
-A folder becomes a page that lists its Markdown and Python files; a program becomes a page that shows it. In the
-repository the same links lead to the files.
+A folder becomes a page that lists its Markdown and Python files; a program or a notebook becomes a page that shows it.
+In the repository the same links lead to the files.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
@@ -70,4 +71,7 @@ def _page_of(root: Path, target: str) -> str:
         names = sorted(file.name for file in path.iterdir() if file.suffix in {".md", ".py"})
         return f"# {target}\n\n" + "\n".join(f"- [{name}]({name})" for name in names)
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+        return "\n\n".join(source if kind == "markdown" else f"```python\n{source}\n```" for kind, source in cells)
     return text if path.suffix == ".md" else f"# {target}\n\n````{path.suffix[1:]}\n{text}````\n"

@@ -127,3 +127,10 @@ async def test_each_prompt_is_used_where_its_template_says(case: Case, monkeypat
 
 def system_turn(prompt: Any) -> str:
     return "".join(prompt.template.blocks["system"](prompt.template.new_context({}))).strip()
+
+
+def test_a_notebook_draws_a_graph_without_the_network() -> None:
+    shown = CASES["cot"]().builder.compile()._repr_mimebundle_()
+    assert set(shown) == {"text/plain", "text/markdown"}
+    assert shown["text/markdown"].startswith("```mermaid\n")
+    assert "prepare --> draft_step;" in shown["text/markdown"]

@@ -1,0 +1,48 @@
+"""Every notebook runs with the embedded models, shows what it promises, and is kept without outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import dubito
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(dubito.__file__).parent / "examples" / "notebooks").glob("*.ipynb"))
+LIMIT_S = 240
+"""Seconds a cell: a loaded machine is several times as slow."""
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_outputs(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert code
+    for cell in code:
+        assert (cell["outputs"], cell["execution_count"], cell["metadata"]) == ([], None, {})
+
+
+SHOWN = {
+    "quickstart": ["λ*: ", "image/png", "```mermaid", "certain: "],
+    "compare": ["ITER-RETGEN    F1 ", "image/png"],
+    "calibrate": ["6 answered, 0 failed", "image/png", "Give an answer whose negative log-likelihood", "measured: "],
+    "trace": ["df_rag: ", "evaluate", "image/png", "--- user", "The page"],
+}
+"""Words or kinds of output, in this order, of each notebook."""
+
+
+@pytest.mark.weights
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch, smollm2_folder: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("DUBITO_LLM", f"hf:{smollm2_folder}")  # the embedded model in a form that is read faster
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=LIMIT_S, kernel_name="python3").execute()
+    shown = json.dumps([cell.get("outputs") for cell in notebook.cells], ensure_ascii=False)
+    places = [shown.find(one) for one in SHOWN[path.stem]]
+    assert -1 not in places, (SHOWN[path.stem], places, shown[:3000])
+    assert places == sorted(places)
+    assert "Error" not in shown
