@@ -211,16 +211,19 @@ class Resources:
 
     async def chunks_sha256(self, context: CorpusContext) -> str | None:
         """The hash of the context's chunks, by which a corpus is known again; None for a live or remote retriever."""
+        key = _index_key(context)
 
-        from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
+        async def hash_it() -> str | None:
+            from ..retrieval.index import Index, cut_corpus  # noqa: PLC0415 - faiss loads when first needed
+
+            # not kept open: most graphs have the same chunks in memory with their vectors
+            cut = await cut_corpus(corpus_path(context.corpus), context.chunker, on_bad_record=context.on_bad_record)
+            index = await self._unfiltered(key) if cut is None else cut
+            return index.manifest.chunks_sha256 if isinstance(index, Index) else None
 
         if self._retriever is not None or context.corpus.startswith(QDRANT):
             return None
-        key = _index_key(context)
-        if (cut := await self._chunked(context, key)) is not None:
-            return cut.manifest.chunks_sha256
-        index = await self._unfiltered(key)
-        return index.manifest.chunks_sha256 if isinstance(index, Index) else None
+        return await self._once(("hash of chunks", *key), hash_it)
 
     async def document_graph(self, context: DocumentGraphContext) -> CorpusGraph:
         """Each document's nearest neighbours under the graph's encoder.
@@ -299,9 +302,9 @@ class Resources:
         )
 
     async def retriever(self, context: CorpusContext, *, chunker: str | None = None) -> Retriever:
-        """The index of the context's corpus under its encoder and its chunker, or another chunker; of it what `where`
-        lets pass.
+        """The index of the context's corpus under its encoder and its chunker, or another chunker.
 
+        With `where` only the chunks that pass are found in it.
         The index is built at first use and kept in the cache folder. `UserFault` for a filter that no chunk passes, and
         for a filter over a live retriever.
         """

@@ -84,7 +84,7 @@ class EncoderContext(BaseContext):
     )
 
 
-def _is_filter(text: str) -> str:
+def _checked_filter(text: str) -> str:
     if text:
         condition_of(text)
     return text
@@ -112,7 +112,7 @@ class CorpusContext(EncoderContext):
         title="Broken records",
         description="refuse: a corpus with a broken record is not used. skip: broken records are left out.",
     )
-    where: Annotated[str, BeforeValidator(as_text), AfterValidator(_is_filter)] = Field(
+    where: Annotated[str, BeforeValidator(as_text), AfterValidator(_checked_filter)] = Field(
         default="",
         title="Filter",
         description='Search only the chunks whose metadata pass, as JSON: {"year": {"$gte": 2020}}. Empty: all chunks.',

@@ -89,7 +89,9 @@ ORDERED = ("$gt", "$gte", "$lt", "$lte")
 
 def as_text(value: object) -> object:
     """A filter that was given as an object, as JSON; anything else as it is."""
-    return json.dumps(value) if isinstance(value, Mapping) and value else "" if value == {} else value
+    if isinstance(value, Mapping):
+        return json.dumps(value) if value else ""
+    return value
 
 
 def condition_of(text: str) -> Condition:

@@ -25,7 +25,6 @@ from ..graphs.context_from_text import context_for
 from ..graphs.registry import DEFAULT_GRAPH, graph_named, takes_answers
 from ..presenters.words import counted
 from ..render import trace_page
-from ..render.facts import answer_of
 from ..resources.allowlist import AllowList, Forbidden
 from ..settings import settings
 from ..traces.recording import Recording, assembled
@@ -232,7 +231,8 @@ class Page:
         turns = []
         for name in names:
             recording = self._recording(browser, name)
-            if answer := answer_of(recording):
+            # the plain answer: marks would name passages that the next prompts do not show
+            if answer := str((recording.output or {}).get("answer") or "").strip():
                 turns += [{"role": "user", "content": recording.question}, {"role": "assistant", "content": answer}]
         return turns
 

@@ -84,14 +84,16 @@ class History:
 
     def asked(self, browser: str) -> list[Asked]:
         """The questions of a browser, the latest first."""
-        folder = self._path(browser, new_name()).parent
-        paths = sorted(folder.glob("*.jsonl"), key=_time, reverse=True)[:MOST_SHOWN]
+        paths = sorted(self._folder_of(browser).glob("*.jsonl"), key=_time, reverse=True)[:MOST_SHOWN]
         return [asked for path in paths if (asked := _asked(path)) is not None]
 
     def _path(self, browser: str, name: str) -> Path:
         if not is_name(name):
             raise _not_here()
-        return self._folder / hashlib.sha256(browser.encode()).hexdigest()[:32] / f"{name}.jsonl"
+        return self._folder_of(browser) / f"{name}.jsonl"
+
+    def _folder_of(self, browser: str) -> Path:
+        return self._folder / hashlib.sha256(browser.encode()).hexdigest()[:32]
 
     def _remove_oldest(self, last: Path) -> None:
         paths = sorted(self._folder.glob("*/*.jsonl"), key=_time)

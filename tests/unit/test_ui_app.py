@@ -216,6 +216,16 @@ def test_a_follow_up_is_rewritten_with_the_conversation_and_has_the_techniques_f
         assert len(tree.one(class_="figures-of").every("table")) == 1
 
 
+def test_a_follow_up_knows_the_earlier_answer_without_its_marks():
+    llm = ScriptedChat(reply=lambda system, user: "Where?" if "last question" in system else "the Lune [1]")
+    with client(app_over(llm)) as page:
+        first = events(page.post("/ask", json=body("Which river?", settings={"cite": "true"})).text)
+        page.post("/ask", json=body("Where does it rise?", follows=[first[0][1]["name"]]))
+    assert "the Lune [1]" in parsed(first[-1][1]["html"].encode()).one("p", class_="answer").text
+    ((_, messages),) = [call for call in llm.calls if "last question" in call[1][0]["content"]]
+    assert "assistant: the Lune\n" in messages[-1]["content"]
+
+
 @pytest.mark.parametrize(
     ("follows", "status", "said"),
     [

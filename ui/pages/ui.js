@@ -92,7 +92,7 @@ class Run {
       this.say(kind === "done" ? "Done." : "");
       this.answered = kind === "done";
     } else if (kind === "stopped") this.stopped();
-    return kind !== "alive" && kind !== "step" && kind !== "answer" && kind !== "begun";
+    return ["done", "fault", "stopped"].includes(kind);
   }
 
   stopped() {
