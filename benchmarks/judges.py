@@ -18,7 +18,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from dubito.models import cross_encoder
 from dubito.models.cross_encoder import CrossEncoderJudge
 from dubito.models.encoders import SentenceTransformersEncoder
 from dubito.models.interfaces import Encoder, Judge
-from dubito.models.judges import LLMJudge
+from dubito.models.judges import LLMJudge, SimilarityJudge
 from dubito.models.weights import minilm_folder
 from dubito.resources.opening import open_chat_model
 from dubito.state.answer_text import normalised
@@ -36,6 +36,9 @@ from numpy.typing import NDArray
 
 SEED = 0
 MOST_GOLDEN = 6
+AT_ONCE = 8
+CHAT_PAIRS = 100
+"""Pairs of each set that chat models judge."""
 Numbers = NDArray[np.float64]
 
 
@@ -71,6 +74,19 @@ def evouna(folder: Path, systems: Sequence[str]) -> list[Example]:
     ]
 
 
+def read(data: Path, size: int) -> tuple[list[Example], dict[str, list[Example]]]:
+    """The pairs that choose the similarity judge's threshold, and those that are judged, by their name."""
+    calibration: list[Example] = []
+    held: dict[str, list[Example]] = {}
+    for name in ("SNLI", "MNLI", "SICK"):
+        examples = sample(nli(data / "nli", name), size)
+        calibration += examples[: size // 2]
+        held[name] = examples[size // 2 :]
+    held["short answers"] = sample(evouna(data / "evouna", ["fid"]), size // 2)
+    held["sentences as answers"] = sample(evouna(data / "evouna", ["gpt35", "chatgpt", "gpt4", "newbing"]), size // 2)
+    return calibration, held
+
+
 def sample(examples: list[Example], size: int) -> list[Example]:
     """A random part of at most that size, the same in every run."""
     return random.Random(SEED).sample(examples, min(size, len(examples)))
@@ -92,10 +108,14 @@ async def cosines(encoder: Encoder, examples: Sequence[Example], *, question: bo
 
 async def entailment(judge: Judge, examples: Sequence[Example]) -> Numbers:
     """The highest P(entailment), or 0 where the judge could not say; 0.5 is where a decision falls."""
-    rows = []
-    for example in examples:
-        judged = await judge.judge(example.question, [(example.said, wanted) for wanted in example.wanted])
-        rows.append(np.nan_to_num(judged).tolist())
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def judged(example: Example) -> list[list[float]]:
+        async with at_once:
+            pairs = [(example.said, wanted) for wanted in example.wanted]
+            return np.nan_to_num(await judge.judge(example.question, pairs)).tolist()
+
+    rows = await asyncio.gather(*map(judged, examples))
     # what decides is the likeliest label: entailment is that, or it loses against the larger of the others
     return np.array([max(p / (p + max(n, c)) if p else 0.0 for p, n, c in row) for row in rows])
 
@@ -167,20 +187,23 @@ async def batch_speeds(judge: CrossEncoderJudge, examples: Sequence[Example]) ->
     return [f"| {size} | {len(pairs) / min(times):.0f} |" for size, times in seconds.items()]
 
 
-async def page(data: Path, source: Path, size: int, llm: str | None) -> str:
+async def chat_rows(held: Mapping[str, Sequence[Example]], others: Sequence[Judge], llms: Sequence[str]) -> list[str]:
+    """The lines of chat models as judges and of the other judges, on the same first pairs of each set."""
+    judges = [*others, *(LLMJudge(f"llm {name}", open_chat_model(name)) for name in llms)]
+    rows = []
+    for name, examples in held.items():
+        few = [Example(e.question, e.said, e.wanted[:1], e.entailed) for e in examples[:CHAT_PAIRS]]
+        for judge in judges:
+            rows.append(row(name, judge.name, await entailment(judge, few), truth(few), 0.5))
+            print(rows[-1], flush=True)
+    return rows
+
+
+async def page(data: Path, source: Path, size: int, llms: Sequence[str]) -> str:
     """Everything measured, as Markdown."""
     encoder = SentenceTransformersEncoder("embedded", str(minilm_folder()))
     judge = CrossEncoderJudge(f"nli:{source.name}", str(source))
-    calibration: list[Example] = []
-    held: dict[str, list[Example]] = {}
-    for name in ("SNLI", "MNLI", "SICK"):
-        examples = sample(nli(data / "data" / "nli", name), size)
-        calibration += examples[: size // 2]
-        held[name] = examples[size // 2 :]
-    held["short answers"] = sample(evouna(data / "data" / "evouna", ["fid"]), size // 2)
-    held["sentences as answers"] = sample(
-        evouna(data / "data" / "evouna", ["gpt35", "chatgpt", "gpt4", "newbing"]), size // 2
-    )
+    calibration, held = read(data / "data", size)
     scores, labels = await cosines(encoder, calibration, question=False), truth(calibration)
     threshold = best_threshold(scores, labels)
     slope = best_slope(scores, labels, threshold)
@@ -195,16 +218,13 @@ async def page(data: Path, source: Path, size: int, llm: str | None) -> str:
         if examples[0].question:
             bare = [Example("", e.said, e.wanted, e.entailed) for e in examples]
             rows.append(row(name, f"{judge.name}, answers alone", await entailment(judge, bare), labels, 0.5))
-    if llm:
-        few = [Example(e.question, e.said, e.wanted[:1], e.entailed) for e in held["short answers"][:60]]
-        chat = LLMJudge(f"llm {llm}", open_chat_model(llm))
-        rows.append(row("short answers, first golden one", chat.name, await entailment(chat, few), truth(few), 0.5))
     speeds = await batch_speeds(judge, held["SNLI"])
     return PAGE.format(
-        command="DUBITO_TEST_DATA=DIR python benchmarks/judges.py" + (f" --llm {llm}" if llm else ""),
+        command="DUBITO_TEST_DATA=DIR python benchmarks/judges.py" + "".join(f" --llm {llm}" for llm in llms),
         threshold=threshold,
         slope=slope,
         rows="\n".join(rows),
+        chat_rows="\n".join(await chat_rows(held, [SimilarityJudge("similarity", encoder), judge], llms)),
         speeds="\n".join(speeds),
         calibration=len(calibration),
     )
@@ -221,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nli", type=Path, default=data / "models" / "nli-minilm")
     parser.add_argument("--pairs", type=int, default=1000, help="of each data set, half of them for the threshold")
-    parser.add_argument("--llm", help="a chat model to judge 60 pairs of short answers")
+    parser.add_argument("--llm", action="append", default=[], help="a chat model to judge a part of each set")
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     if not (data / "data" / "nli").is_dir():
@@ -249,7 +269,6 @@ MultiNLI: its figures on those two say nothing. SICK and the answers are new to 
 - *Sentences as answers*: the same for four chat systems, which answer in sentences.
 - Accuracy, balanced accuracy and F1 are of the decision that a graph would see: the likeliest label. *Best threshold*
   is the balanced accuracy of the best one for this very set, for comparison only.
-- *Short answers, first golden one*: 60 of the short answers, each with one golden answer only.
 
 | data | pairs (entailed) | judge | AUROC | accuracy | balanced accuracy | F1 | balanced, best threshold |
 |---|---|---|---|---|---|---|---|
@@ -264,7 +283,14 @@ What follows from it:
   small cross-encoder decides better; on short answers it does not. The question before both answers, as semantic
   entropy and SePer have it, changes little with answers that are sentences and costs it much with short ones. Whether
   that holds for a cross-encoder of full size was not measured.
-- The embedded chat model is no judge: on 60 pairs its labels were no better than a coin's.
+
+## Chat models as judges
+
+The first 100 of the same pairs, of short answers and sentences each with the first golden answer only.
+
+| data | pairs (entailed) | judge | AUROC | accuracy | balanced accuracy | F1 | balanced, best threshold |
+|---|---|---|---|---|---|---|---|
+{chat_rows}
 
 ## Batch size of the cross-encoder
 

@@ -201,12 +201,12 @@ def retrieved(recording: Recording) -> Iterator[RetrievalStep]:
 
 def why(output: Mapping[str, Any]) -> str:
     """How many responses agree, and the chunk whose wording matters most."""
-    responses, links = output["responses"], output["link"]
-    agree = sum(row[0] == 1 == links[0][i] for i, row in enumerate(links) if i)
+    others = output["link"][0][1:]
+    agree = sum(link == 1 for link in others)
     words = (
         f"The answer was asked for again with each of {counted(len(output['evidence']), 'chunk')} rephrased in turn: "
     )
-    words += f"{agree} of {counted(len(responses) - 1, 'response')} mean the same. {verdict(output)}."
+    words += f"{agree} of {counted(len(others), 'response')} mean the same. {verdict(output)}."
     share, chunk = max(zip(output["shares"], output["evidence"], strict=True), key=lambda pair: pair[0])
     if output["dse"] and share:
         words += f" The wording of {title_of(chunk)} changes it most."
