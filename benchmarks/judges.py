@@ -28,7 +28,8 @@ from dubito.models import cross_encoder
 from dubito.models.cross_encoder import CrossEncoderJudge
 from dubito.models.encoders import SentenceTransformersEncoder
 from dubito.models.interfaces import Encoder, Judge
-from dubito.models.judges import LLMJudge, SimilarityJudge
+from dubito.models.judgement_cache import RememberingJudge
+from dubito.models.judges import CalibratedJudge, LLMJudge, SimilarityJudge
 from dubito.models.weights import minilm_folder
 from dubito.resources.opening import open_chat_model
 from dubito.state.answer_text import normalised
@@ -189,7 +190,10 @@ async def batch_speeds(judge: CrossEncoderJudge, examples: Sequence[Example]) ->
 
 async def chat_rows(held: Mapping[str, Sequence[Example]], others: Sequence[Judge], llms: Sequence[str]) -> list[str]:
     """The lines of chat models as judges and of the other judges, on the same first pairs of each set."""
-    judges = [*others, *(LLMJudge(f"llm {name}", open_chat_model(name)) for name in llms)]
+    judges = [*others]
+    for name in llms:
+        plain = RememberingJudge(LLMJudge(f"llm {name}", open_chat_model(name)), group=1)
+        judges += [plain, CalibratedJudge(f"llm:calibrated {name}", plain)]
     rows = []
     for name, examples in held.items():
         few = [Example(e.question, e.said, e.wanted[:1], e.entailed) for e in examples[:CHAT_PAIRS]]

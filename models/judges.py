@@ -12,7 +12,7 @@ from ..prompts import unparsed
 from .interfaces import LABELS, ChatModel, Encoder, Judge, Judgements
 from .judgement_cache import JudgementStore, RememberingJudge
 
-JUDGE_NAMES = "embedded, similarity:T with a threshold 0 < T < 1, nli:folder-or-hub-name, llm"
+JUDGE_NAMES = "embedded, similarity:T with a threshold 0 < T < 1, nli:folder-or-hub-name, llm, llm:calibrated"
 
 # for all-MiniLM-L6-v2, measured by benchmarks/judges.py on NLI data (docs/measurements/judges.md)
 THRESHOLD = 0.61
@@ -21,6 +21,11 @@ THRESHOLD = 0.61
 SLOPE = 5.0
 """The slope of P(entailment) in the cosine, in log-odds per unit: it has the highest likelihood."""
 
+NOTHING = "N/A"
+"""A question and an answer that say nothing."""
+
+_LEAST = 1e-6
+
 GROUP = 256
 """Pairs in one call of a judge: finished calls are remembered, and cancellation takes effect between calls."""
 
@@ -28,12 +33,14 @@ GROUP = 256
 def open_judge(name: str, llm: ChatModel, encoder: Encoder | None, cache: Path) -> Judge:
     """Open a judge by name, with its memory; weights are loaded at the first judgement.
 
-    llm: for `llm`; encoder: for `embedded` and `similarity:T`; cache: the folder for a cross-encoder's judgements.
+    llm: for `llm` and `llm:calibrated`; encoder: for `embedded` and `similarity:T`; cache: the folder for a
+    cross-encoder's judgements.
     `UserFault` for an unknown name.
     """
     kind, _, rest = name.partition(":")
-    if name == "llm":
-        return RememberingJudge(LLMJudge(name, llm), group=1)
+    if is_chat_model(name):
+        judge = RememberingJudge(LLMJudge("llm", llm), group=1)
+        return judge if name == "llm" else CalibratedJudge(name, judge)
     if kind == "nli" and rest:
         from .cross_encoder import CrossEncoderJudge, weights_identity  # noqa: PLC0415 - backends load when first needed
 
@@ -49,6 +56,11 @@ def open_judge(name: str, llm: ChatModel, encoder: Encoder | None, cache: Path) 
 def is_similarity(name: str) -> bool:
     """Does the judge of this name only compare embeddings? Then it cannot say that a passage supports a sentence."""
     return name == "embedded" or name.startswith("similarity:")
+
+
+def is_chat_model(name: str) -> bool:
+    """Is the judge of this name the chat model?"""
+    return name in ("llm", "llm:calibrated")
 
 
 class LLMJudge:
@@ -70,6 +82,27 @@ class LLMJudge:
         except ContractFault:
             return [np.nan] * len(LABELS)
         return [choice.probabilities[label] for label in LABELS]
+
+
+class CalibratedJudge:
+    """A judge without its preference for some labels, by contextual calibration (Zhao et al., ICML 2021).
+
+    Each probability is divided by the label's probability for a pair that says nothing, and the row summed to 1 again.
+    Without it a small chat model may choose one label for every pair, although its probabilities tell the pairs apart
+    (docs/measurements/judges.md).
+    """
+
+    def __init__(self, name: str, judge: Judge) -> None:
+        """judge: gives probabilities, and remembers what it judged."""
+        self.name = name
+        self._judge = judge
+
+    async def judge(self, question: str, pairs: Sequence[tuple[str, str]]) -> Judgements:
+        """See `Judge.judge`."""
+        judged = await self._judge.judge(question, pairs)
+        preference = await self._judge.judge(NOTHING, [(NOTHING, NOTHING)])
+        calibrated = judged / np.maximum(preference, _LEAST)
+        return np.asarray(calibrated / calibrated.sum(axis=1, keepdims=True))
 
 
 class SimilarityJudge:

@@ -8,7 +8,7 @@ from ..concurrency import gather_or_cancel
 from ..errors import ContextOverflow, ModelUnavailable
 from ..models.answer_stream import show_answer
 from ..models.interfaces import Judge, Sampling
-from ..models.judges import is_similarity
+from ..models.judges import is_chat_model, is_similarity
 from ..prompts import answer as answer_prompt
 from ..prompts import cited_answer as prompt
 from ..prompts.cited_answer import CitedText
@@ -165,7 +165,7 @@ async def _verdict(statement: str, chunk: Chunk, question: str, judge: Judge) ->
     judges each sentence below the title, and without the question, which makes every pair alike
     (docs/measurements/citations.md). Only a bare yes or no says nothing without its question.
     """
-    as_answers = judge.name == "llm" or normalised(statement) in ("yes", "no")
+    as_answers = is_chat_model(judge.name) or normalised(statement) in ("yes", "no")
     text = chunk["text"]
     parts = [text] if as_answers else [text[start:end].strip() for start, end in sentences(text)]
     premises = [embedding_text({**chunk, "text": part}) for part in parts]

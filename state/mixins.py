@@ -9,16 +9,16 @@ from .capability import Capability
 from .context import AUTO, PRESET, UNCHECKED, BaseContext, Option, names_no_resource, names_resource, unused_with
 from .where import as_text, condition_of
 
-JUDGE = names_resource("judge", "auto", "embedded", "llm")
+JUDGE = names_resource("judge", "auto", "embedded", "llm", "llm:calibrated")
 
 Judge = Annotated[
     str,
     Field(
         title="Entailment judge",
-        description="The model that decides whether one answer entails another. llm: the chat model itself. "
-        "nli:FOLDER-OR-HUB-NAME: an NLI cross-encoder. embedded: the similarity of the answers' embeddings, an "
-        "approximation; similarity:T is the same with the threshold T. auto: the preset's; llm if no encoder is "
-        "installed.",
+        description="The model that decides whether one answer entails another. llm: the chat model itself; "
+        "llm:calibrated: without its preference for one of the labels. nli:FOLDER-OR-HUB-NAME: an NLI cross-encoder. "
+        "embedded: the similarity of the answers' embeddings, an approximation; similarity:T is the same with the "
+        "threshold T. auto: the preset's; llm if no encoder is installed.",
         json_schema_extra=JUDGE,
     ),
 ]
@@ -253,7 +253,11 @@ class JudgeContext(EncoderContext):
 
     def options(self) -> Mapping[str, Sequence[Option]]:
         """The preset's judge, else the chat model."""
-        return {**super().options(), "judge": [*_of_preset(self, "judge"), Option("llm", frozenset(), NO_ENCODER)]}
+        chat_model = [
+            Option("llm", frozenset(), NO_ENCODER),
+            Option("llm:calibrated", frozenset({"option_probabilities"}), ""),
+        ]
+        return {**super().options(), "judge": [*_of_preset(self, "judge"), *chat_model]}
 
 
 UNSAMPLED = ["own", "likelihood"]

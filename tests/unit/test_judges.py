@@ -57,6 +57,16 @@ async def test_the_llm_chooses_among_the_labels_for_every_pair_at_once() -> None
     assert (await LLMJudge("llm", llm).judge(QUESTION, [])).shape == (0, 3)
 
 
+async def test_calibrated_judgements_are_divided_by_those_of_a_pair_that_says_nothing(tmp_path: Path) -> None:
+    llm = Thoughtful(pick=lambda _, options: options[0])
+    judge = opened("llm:calibrated", tmp_path, llm)
+    judged = await judge.judge(QUESTION, [("Lune", "Wyre"), ("Wyre", "Lune")])
+    # 0.7 / 0.2, 0.2 / 0.5 and 0.1 / 0.3 of their sum; the second pair is judged as the one that says nothing
+    np.testing.assert_allclose(judged, [[105 / 127, 12 / 127, 10 / 127], [1 / 3, 1 / 3, 1 / 3]])
+    await judge.judge(QUESTION, [("Lune", "the Lune")])
+    assert len(llm.calls) == 4, "a pair that says nothing is judged once"
+
+
 async def test_a_reply_that_names_no_label_is_a_row_of_nan() -> None:
     llm = ScriptedChat(pick=lambda *_: "neutral", faults=[ContractFault("it names none", "maybe")])
     judged = await LLMJudge("llm", llm).judge(QUESTION, [("a", "b"), ("b", "a")])
@@ -116,7 +126,7 @@ def opened(name: str, tmp_path: Path, llm: ScriptedChat | None = None, encoder: 
     return open_judge(name, llm or ScriptedChat(), encoder or ScriptedEncoder(), tmp_path / "cache")
 
 
-@pytest.mark.parametrize("name", ["embedded", "similarity:0.7", "llm", "nli:/no/such/folder", "nli:a/b:c"])
+@pytest.mark.parametrize("name", ["embedded", "similarity:0.7", "llm", "llm:calibrated", "nli:/no/such", "nli:a/b:c"])
 def test_a_judge_is_called_by_the_name_it_was_opened_by_and_loads_nothing(name: str, tmp_path: Path) -> None:
     assert opened(name, tmp_path).name == name
     assert not (tmp_path / "cache").exists()
