@@ -291,6 +291,7 @@ What follows from it:
 ## Chat models as judges
 
 The first 100 of the same pairs, of short answers and sentences each with the first golden answer only.
+*llm:calibrated* divides the chat model's probabilities by those for a pair that says nothing.
 
 | data | pairs (entailed) | judge | AUROC | accuracy | balanced accuracy | F1 | balanced, best threshold |
 |---|---|---|---|---|---|---|---|

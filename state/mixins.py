@@ -18,7 +18,7 @@ Judge = Annotated[
         description="The model that decides whether one answer entails another. llm: the chat model itself; "
         "llm:calibrated: without its preference for one of the labels. nli:FOLDER-OR-HUB-NAME: an NLI cross-encoder. "
         "embedded: the similarity of the answers' embeddings, an approximation; similarity:T is the same with the "
-        "threshold T. auto: the preset's; llm if no encoder is installed.",
+        "threshold T. auto: the preset's; the chat model if no encoder is installed.",
         json_schema_extra=JUDGE,
     ),
 ]
@@ -254,8 +254,8 @@ class JudgeContext(EncoderContext):
     def options(self) -> Mapping[str, Sequence[Option]]:
         """The preset's judge, else the chat model."""
         chat_model = [
+            Option("llm:calibrated", frozenset({"option_probabilities"}), NO_ENCODER),
             Option("llm", frozenset(), NO_ENCODER),
-            Option("llm:calibrated", frozenset({"option_probabilities"}), ""),
         ]
         return {**super().options(), "judge": [*_of_preset(self, "judge"), *chat_model]}
 

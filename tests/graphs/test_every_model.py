@@ -233,10 +233,13 @@ async def test_without_an_encoder_the_chat_model_judges(monkeypatch: pytest.Monk
     model = in_process("vllm")
     resources = Resources(llm=model, retriever=ScriptedRetriever(QUERY, VECTORS))
     dense = await graph_named("dense", resources).ainvoke({"question": QUESTION})
-    assert dense["chosen"]["judge"] == {"value": "llm", "because": "no encoder is installed"}
+    assert dense["chosen"]["judge"] == {"value": "llm:calibrated", "because": "no encoder is installed"}
     sunar = await graph_named("neighbourhood", resources).ainvoke({"question": QUESTION})
     assert {name: choice["value"] for name, choice in sunar["chosen"].items()} == {
-        "judge": "llm",
+        "judge": "llm:calibrated",
         "reranker": "likelihood",
     }
     assert math.isfinite(sunar["scored"][0]["raw_score"])
+    without_probabilities = Resources(llm=in_process("plain"), retriever=ScriptedRetriever(QUERY, VECTORS))
+    dense = await graph_named("dense", without_probabilities).ainvoke({"question": QUESTION})
+    assert dense["chosen"]["judge"]["value"] == "llm"
