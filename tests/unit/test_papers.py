@@ -19,7 +19,7 @@ FILE = r"[\w/]+\.(?:py|jinja)"
 
 
 class Paper(NamedTuple):
-    """graphs: whose settings its table may name alone, its own first; sections: the innermost; tables, figures: how many."""
+    """graphs: whose settings a row may name alone; sections: the innermost; tables, figures: how many."""
 
     graphs: tuple[str, ...]
     sections: str
