@@ -179,8 +179,8 @@ def settings(graph: Graph) -> str:
     names = ", ".join(f"`{name}`" for name in shared)
     return (
         f"{table}\n\n`{graph.name}` also has the [shared settings](settings.md#shared-settings) {names}. "
-        f"`dubito settings {graph.name}` lists all settings with their values; "
-        f"[the reference]({GRAPHS}/{graph.name}.md) has their types and ranges."
+        f"`dubito settings {graph.name}` lists every setting, its value and what it may be; "
+        f"[the reference]({GRAPHS}/{graph.name}.md) has the types."
     )
 
 
