@@ -2,7 +2,8 @@
 
 It writes langgraph.json, the list of graphs in `__init__.py`, the list of packages in pyproject.toml, the drawings
 docs/graphs/*.mmd, the pages docs/reference/graphs/*.md and their list in mkdocs.yml. In the other pages of docs/ it
-writes the text between `<!-- figure NAME -->`, `<!-- settings NAME -->` or `<!-- backends all -->` and `<!-- end -->`.
+writes the text between `<!-- figure NAME -->`, `<!-- settings NAME -->`, `<!-- settings shared -->` or
+`<!-- backends all -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +25,9 @@ from dubito.graphs.registry import graph_named, graph_names
 from dubito.nodes.thresholds import threshold_of
 from dubito.presenters.presenter import presenter_of
 from dubito.state.capability import Capability
+from dubito.state.context import BaseContext
 from dubito.state.flow import Answered, Question
+from dubito.state.mixins import CorpusContext
 from dubito.state.seakr import SeaKRContext
 from langgraph.graph.state import CompiledStateGraph
 from typing_extensions import is_typeddict
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 GRAPHS = Path("reference/graphs")
 PLACE = re.compile(r"(<!-- (figure|settings|backends) (\w+) -->)\n.*?\n(<!-- end -->)", re.DOTALL)
+
+SHARED = {BaseContext.__module__, CorpusContext.__module__}
+"""The modules of the settings that several techniques share."""
 
 FORMS: dict[ModuleType, str] = {
     chat: "A chat: messages in, the answer to the last question out. {about} ({name})",
@@ -160,13 +167,61 @@ def figure(graph: Graph) -> str:
 
 
 def settings(graph: Graph) -> str:
-    """The settings of the graph's context as a table."""
+    """The settings that only this technique has as a table, and a sentence with the names of the shared ones."""
     context: Any = graph.builder.context_schema
+    shared = [name for name in context.model_fields if is_shared(context, name)]
     rows = [
         f"| `{name}` | `{getattr(context(), name)}` | {field.description} |"
         for name, field in context.model_fields.items()
+        if name not in shared
     ]
-    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+    table = "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+    names = ", ".join(f"`{name}`" for name in shared)
+    return (
+        f"{table}\n\n`{graph.name}` also has the [shared settings](settings.md#shared-settings) {names}. "
+        f"`dubito settings {graph.name}` lists every setting, its value and what it may be; "
+        f"[the reference]({GRAPHS}/{graph.name}.md) has the types."
+    )
+
+
+def is_shared(context: Any, name: str) -> bool:  # noqa: ANN401 - a type of settings
+    """Has the setting the meaning that the modules of shared settings give it?"""
+    return any(
+        of.model_fields[name].description == context.model_fields[name].description
+        for of in context.__mro__
+        if of.__module__ in SHARED and name in inspect.get_annotations(of)
+    )
+
+
+def shared_settings(graphs: Mapping[str, Graph]) -> str:
+    """Each shared setting with its default in each graph, as a table. One name may have several meanings."""
+    defaults: dict[tuple[str, str], dict[str, str]] = {}
+    for graph in graphs.values():
+        context: Any = graph.builder.context_schema
+        for name, field in context.model_fields.items():
+            if is_shared(context, name):
+                row = defaults.setdefault((name, field.description), {})
+                row[graph.name] = f"`{getattr(context(), name)}`"
+    rows = [
+        f"| `{name}` | {_by_graph(values)} | {_listed(list(values), list(graphs))} | {meaning} |"
+        for (name, meaning), values in sorted(defaults.items(), key=lambda row: -len(row[1]))
+    ]
+    return "\n".join(["| setting | default | graphs | meaning |", "|---|---|---|---|", *rows])
+
+
+def _by_graph(values: Mapping[str, str]) -> str:
+    """The most frequent value, then each other one with its graphs."""
+    common, *others = (value for value, _ in Counter(values.values()).most_common())
+    of = {value: [graph for graph in values if values[graph] == value] for value in others}
+    return "; ".join([common, *(f"{value} in {_listed(names, [])}" for value, names in of.items())])
+
+
+def _listed(names: Sequence[str], everything: Sequence[str]) -> str:
+    """The graphs' names, or the shorter list of those that are missing."""
+    missing = [name for name in everything if name not in names]
+    if everything and len(missing) < len(names):
+        return f"all but {_listed(missing, [])}" if missing else "all"
+    return ", ".join(f"`{name}`" for name in names)
 
 
 class Backend(NamedTuple):
@@ -224,6 +279,8 @@ def part(graphs: Mapping[str, Graph], kind: str, name: str) -> str:
     """A generated part of a page."""
     if kind == "backends":
         return backends(graphs)
+    if (kind, name) == ("settings", "shared"):
+        return shared_settings(graphs)
     return {"figure": figure, "settings": settings}[kind](graphs[name])
 
 

@@ -50,6 +50,11 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def is_report(page: Path) -> bool:
+    """Did `dubito report` write it?"""
+    return page.read_text(encoding="utf-8").startswith("<!-- dubito report -->")
+
+
 def write_modules(root: Path, folder: Path) -> None:
     """Write the Python blocks of README and each page of the docs as a module, for mypy (`make types`).
 

@@ -1,9 +1,8 @@
-"""The documentation's links lead to files, and its tables from a paper to the code name what the code has."""
+"""The documentation's links lead to files, its reference names what the package has, and its pages are short."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 import pytest
 import typer
 from dubito.cli import app
-from dubito.graphs.registry import graph_named
+from dubito.tests.documented import is_report
 
 ROOT = Path(__file__).parents[2]
-PAPERS = ("dense_rag", "df_rag", "seakr", "seper", "sunar")
 
 
 @pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda p: p.name)
@@ -40,15 +38,6 @@ def exists(name: str) -> bool:
     return hasattr(import_module(folder), last) or find_spec(name) is not None
 
 
-def references(page: str) -> Iterator[tuple[str, list[str]]]:
-    """Each reference in the table "The paper in the code", with its quoted names: files, functions, settings."""
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    table = text.partition("## The paper in the code\n")[2].partition("\n## ")[0]
-    for code in re.findall(r"^\| .+ \| (.+) \|$", table, re.MULTILINE)[1:]:
-        for reference in code.split(";"):
-            yield reference.strip(), re.findall(r"`([^`]+)`", reference)
-
-
 def is_command(words: str) -> bool:
     """Are these words a command of dubito, with options that it has?"""
     command: Any = typer.main.get_command(app)
@@ -61,20 +50,20 @@ def is_command(words: str) -> bool:
     return command is not None
 
 
-@pytest.mark.parametrize("page", PAPERS)
-def test_the_paper_s_words_lead_to_files_functions_and_settings(page: str) -> None:
-    named = list(references(page))
-    assert len(named) > 10
-    settings = graph_named(page).builder.context_schema
-    assert settings is not None
-    for reference, names in named:
-        assert names, reference
-        files = [name for name in names if name.endswith((".py", ".jinja"))]
-        code = "\n".join((ROOT / file).read_text(encoding="utf-8") for file in files)
-        for name in set(names) - set(files):
-            if name.startswith("dubito "):
-                assert is_command(name), reference
-            elif reference.startswith("setting"):
-                assert name in settings.model_fields, reference
-            else:
-                assert re.search(rf"^ *(async )?(def|class) {name}\b|^ *{name}(:| =)", code, re.MULTILINE), reference
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)
+def test_a_page_is_short(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert is_report(page) or words(text) <= 1500
+
+
+def words(text: str) -> int:
+    """The words of a page without what is generated, code, and the targets of links."""
+    text = re.sub(r"<!-- (figure|settings|backends).*?<!-- end -->", "", text, flags=re.DOTALL)
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return len(re.findall(r"[^\s|]*\w[^\s|]*", text))
+
+
+def test_words_are_those_that_a_reader_reads() -> None:
+    page = "# Two words\n\n```sh\ndubito ask\n```\n\n<!-- settings cot -->\n| not | read |\n<!-- end -->\n\n"
+    assert words(page + "| a | [link](page.md) | - |\n|---|---|---|\n") == 4

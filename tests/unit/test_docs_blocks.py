@@ -37,6 +37,7 @@ from dubito.tests.documented import (
     blocks,
     commands,
     execute,
+    is_report,
     make_files,
 )
 from dubito.tests.json_lines import write_lines
@@ -53,11 +54,6 @@ from pytest_httpserver import HTTPServer
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
-
-
-def is_report(page: Path) -> bool:
-    """Did `dubito report` write it?"""
-    return page.read_text(encoding="utf-8").startswith("<!-- dubito report -->")
 
 
 PAGES = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -21,6 +22,10 @@ REPLACED
 text
 
 <!-- settings cot -->
+REPLACED
+<!-- end -->
+
+<!-- settings shared -->
 REPLACED
 <!-- end -->
 """
@@ -60,6 +65,23 @@ def test_a_page_keeps_its_own_text_around_the_generated(repository: Path) -> Non
     assert "\n\n<!-- end -->\n\ntext\n\n<!-- settings cot -->\n\n| setting | default | meaning |" in page
     assert "| `max_steps` | `10` |" in page
     assert "REPLACED" not in page
+
+
+def test_a_graph_s_table_has_its_own_settings_and_the_shared_ones_stand_once(repository: Path) -> None:
+    page = (repository / "docs" / "page.md").read_text(encoding="utf-8")
+    own, _, shared = page.partition("<!-- settings cot -->")[2].partition("<!-- settings shared -->")
+    assert re.findall(r"^\| `(\w+)` ", own, re.M) == ["max_steps", "max_step_tokens"]
+    assert "`cot` also has the [shared settings](settings.md#shared-settings) `preset`, `llm`, " in own
+    rows = [line.strip("|").split(" | ") for line in shared.splitlines() if line.startswith("| `")]
+    assert ["llm", "all"] in [[name.strip(" `"), graphs] for name, _, graphs, _ in rows]
+    assert ["chunker", "`words:100`; `tokens:128/16` in `dense`, `dense_rag`", "all but `cot`"] in [
+        [name.strip(" `"), default, graphs] for name, default, graphs, _ in rows
+    ]
+    assert sorted(graphs for name, _, graphs, _ in rows if name == " `reranker`") == [
+        "`dense`, `dense_rag`, `iter_retgen`, `seper`, `vanilla_rag`",
+        "`neighbourhood`, `sunar`",
+    ]  # one name, two meanings
+    assert len(rows) == len({tuple(row) for row in rows})
 
 
 def test_the_reference_has_a_page_of_every_graph(repository: Path) -> None:

@@ -1,4 +1,4 @@
-"""Each message that the page of troubles quotes is a message of the code, or of the library that the page names."""
+"""Each message that the pages of troubles quote is a message of the code, or of the library that the page names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "troubleshooting.md"
-OURS, _, OTHERS = PAGE.read_text(encoding="utf-8").partition("## Messages of other libraries")
+FIRST, MODELS = (ROOT / "docs" / f"troubleshooting{page}.md" for page in ("", "_models"))
+OURS, _, OTHERS = (FIRST.read_text(encoding="utf-8") + MODELS.read_text(encoding="utf-8")).partition(
+    "## Messages of other libraries"
+)
 NOT_PRODUCT = {"tests", "docs", "examples", "benchmarks", "build"}
 HOLE = "..."
 
