@@ -1,15 +1,14 @@
 """Chat models behind an OpenAI-compatible HTTP API: vLLM with all its extras, or any plain server."""
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from ..concurrency import gather_or_cancel
+from ..concurrency import gather_or_cancel, map_or_cancel
 from ..errors import CapabilityMissing, ModelFault, UserFault
 from ..server_url import each_url, with_path
 from ..state.capability import MEANING
@@ -188,7 +187,7 @@ class OpenAIChat:
         if not any(continuations):
             return Scores(((),) * len(continuations), Tokens())
         prompt = await self._tokenize({"messages": list(messages), "add_generation_prompt": True, **_NO_THINKING})
-        return await self._score_ids(prompt, await self._each(continuations, self._text_ids))
+        return await self._score_ids(prompt, await self._ids_of(continuations))
 
     async def introspect(
         self,
@@ -250,7 +249,7 @@ class OpenAIChat:
         await self._know()
         if not self._vllm:
             return [estimated_tokens(text) for text in texts]
-        return [len(ids) for ids in await self._each(texts, self._text_ids)]
+        return [len(ids) for ids in await self._ids_of(texts)]
 
     async def _know(self) -> None:
         if self._flavour is None:
@@ -378,7 +377,7 @@ class OpenAIChat:
         if not shared:
             return Choice(normalised(masses), tokens)
         undecided = [o for o in options if any(o in group for group in shared)]
-        paths = dict(zip(undecided, await self._each(undecided, self._text_ids), strict=True))
+        paths = dict(zip(undecided, await self._ids_of(undecided), strict=True))
         paths = {option: path + end for option, path in paths.items()}
         scores = await self._score_ids(prompt, list(paths.values()))
         logs = {o: [t.logprob for t in scored] for o, scored in zip(paths, scores.continuations, strict=True)}
@@ -446,15 +445,9 @@ class OpenAIChat:
         body = {"model": await self._model_id(), **body}
         return await self._server.request("/../tokenize", body, lambda reply: [int(token) for token in reply["tokens"]])
 
-    async def _each(self, texts: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
-        gate = asyncio.Semaphore(_TOKENIZE_AT_ONCE)
-
-        async def limited(text: str) -> T:
-            async with gate:
-                return await ask(text)
-
+    async def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
         await self._model_id()  # requested once, not by each task
-        return await gather_or_cancel(map(limited, texts))
+        return await map_or_cancel(self._text_ids, texts, _TOKENIZE_AT_ONCE)
 
     def _missing(self, what: str) -> CapabilityMissing:
         return CapabilityMissing(f"{self.name} {what}; use a vllm:, hf:, gguf: or embedded model for that.")
