@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -76,27 +77,22 @@ class Replicas(Server):
         order, faults = self._order(body), []
         for server in order:
             try:
-                return await self._asked(server, path, body, read, listener, outage_s=0)
+                with self._under_way_at(server):
+                    return await server.request(path, body, read, listener, outage_s=0)
             except ModelFault as fault:
                 faults.append(fault)
                 listener = None  # the answer may have begun
         if not all(server.is_out for server in self._servers):
             raise faults[-1]
-        return await self._asked(order[0], path, body, read, None, outage_s=outage_s)
+        with self._under_way_at(order[0]):
+            return await order[0].request(path, body, read, outage_s=outage_s)
 
-    async def _asked(
-        self,
-        server: Server,
-        path: str,
-        body: dict[str, Any] | None,
-        read: Callable[[dict[str, Any]], T],
-        listener: TextListener | None,
-        *,
-        outage_s: float | None,
-    ) -> T:
+    @contextmanager
+    def _under_way_at(self, server: Server) -> Iterator[None]:
+        """Count a request of this server while it is under way."""
         self._under_way[server] += 1
         try:
-            return await server.request(path, body, read, listener, outage_s=outage_s)
+            yield
         finally:
             self._under_way[server] -= 1
 
