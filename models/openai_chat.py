@@ -1,7 +1,7 @@
 """Chat models behind an OpenAI-compatible HTTP API: vLLM with all its extras, or any plain server."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
@@ -105,10 +105,14 @@ class OpenAIChat:
         """See `Checkable.check`: one request for a few tokens for log-probabilities, one to score a word."""
         await self._meet()
         failed: dict[Capability, str] = {}
-        for capability, works in (("logprobs", self._gives_logprobs), ("score", self._gives_scores)):
+        trials: dict[Capability, Callable[[], Awaitable[object]]] = {
+            "logprobs": lambda: self.complete(_TRIAL, Sampling(max_tokens=8, logprobs=True)),
+            "score": lambda: self.score(_TRIAL, ["Yes"]),
+        }
+        for capability, trial in trials.items():
             if capability in claimed - self._tried:
                 try:
-                    await works()
+                    await trial()
                 except (RequestRefused, CapabilityMissing) as fault:
                     said = f" ({fault})".replace(".)", ")") if isinstance(fault, RequestRefused) else ""
                     failed[capability] = f"'{self.name}' gives no {MEANING[capability]}{said}"
@@ -119,12 +123,6 @@ class OpenAIChat:
     @property
     def _vllm(self) -> bool:
         return self._flavour == "vllm"
-
-    async def _gives_logprobs(self) -> None:
-        await self.complete(_TRIAL, Sampling(max_tokens=8, logprobs=True))
-
-    async def _gives_scores(self) -> None:
-        await self.score(_TRIAL, ["Yes"])
 
     async def _meet(self) -> None:
         """Ask the server, once, whether it is there, whether it has the model, and what it is if that is not known."""
@@ -150,7 +148,7 @@ class OpenAIChat:
         thought and the beginning of the answer. Greedy continuations are equal: one is requested for all.
         """
         check_sampling(sampling)
-        await self._know()
+        await self._know_flavour()
         n, body = sampling.distinct, await self._body(messages, sampling)
         replies = [await self._completions({**body, "n": n} if n > 1 else body, sampling, text_listener(sampling))]
         if not self._vllm and (missing := n - len(replies[0].completions)) > 0:  # Ollama and others ignore n
@@ -170,7 +168,7 @@ class OpenAIChat:
         the option that the reply names has probability 1, and a reply that names none is asked again once.
         """
         check_options(options)
-        await self._know()
+        await self._know_flavour()
         if self._vllm:
             return await self._choose_confined(messages, list(options))
         return await self._choose_freely(messages, list(options))
@@ -181,7 +179,7 @@ class OpenAIChat:
         Exact: the tokens of each continuation follow the prompt tokens that `complete` would continue, the generation
         prompt included, so no token straddles the boundary. One request scores all continuations.
         """
-        await self._know()
+        await self._know_flavour()
         if not self._vllm:
             raise self._missing("cannot score given replies")
         if not any(continuations):
@@ -235,7 +233,7 @@ class OpenAIChat:
 
     async def window(self) -> int | None:
         """See `ChatModel.window`; None on an openai server."""
-        await self._know()
+        await self._know_flavour()
         if not self._vllm:
             return None
         model = await self._model_id()
@@ -246,12 +244,12 @@ class OpenAIChat:
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         """See `ChatModel.count`; on an openai server an upper estimate (see `estimated_tokens`)."""
-        await self._know()
+        await self._know_flavour()
         if not self._vllm:
             return [estimated_tokens(text) for text in texts]
         return [len(ids) for ids in await self._ids_of(texts)]
 
-    async def _know(self) -> None:
+    async def _know_flavour(self) -> None:
         if self._flavour is None:
             await self._meet()
 
