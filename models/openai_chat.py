@@ -16,7 +16,6 @@ from .answer_stream import TextListener, text_listener
 from .choose_by_prompt import ask_and_parse
 from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
 from .interfaces import (
-    At,
     Capability,
     Choice,
     Completion,
@@ -25,7 +24,7 @@ from .interfaces import (
     Reply,
     Sampling,
     Scores,
-    States,
+    StatePlace,
     Token,
     Tokens,
 )
@@ -188,13 +187,7 @@ class OpenAIChat:
         return await self._score_ids(prompt, await self._ids_of(continuations))
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        *,
-        states: States = "residual",
-        at: At = "last",
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         """See `ChatModel.introspect`; the layer is fixed when the server of hidden states is started.
 
@@ -208,14 +201,14 @@ class OpenAIChat:
                 f"{self.name} shows no hidden states: start its server by `dubito serve MODEL --hidden-states`, which "
                 "prints the name to use (vllm:URL#model&states=URL)."
             )
-        if (states, at) != ("residual", "last"):
+        if place.is_inner:
             raise CapabilityMissing(
                 f"{self.name} shows the residual stream at the last token alone, because vLLM's server gives nothing "
                 "else: set states=residual and at=last, or use engine:, hf: or gguf:."
             )
         check_sampling(sampling)
         model = await self._model_id()
-        await self._states.check(model, layer)
+        await self._states.check(model, place.layer)
         if not self._compared:
             await refuse_extraction(self._server, model)
             _, prompt, drawn = await self._draw(_STORY, Sampling(n=4, temperature=1.0, max_tokens=16))
@@ -224,7 +217,7 @@ class OpenAIChat:
             self._compared = True
         reply, prompt, drawn = await self._draw(messages, sampling)
         distinct = list(dict.fromkeys(sample.ids for sample in drawn))
-        readings = await self._states.read(model, [prompt + ids for ids in distinct], layer)
+        readings = await self._states.read(model, [prompt + ids for ids in distinct], place.layer)
         rows = {ids: reading.state for ids, reading in zip(distinct, readings, strict=True)}
         tokens = sum((reading.tokens for reading in readings), reply.tokens)
         return Introspection(
