@@ -197,11 +197,9 @@ class Store:
             raise self._unusable(fault) from fault
 
     def __enter__(self) -> Self:
-        """The store."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
         self.close()
 
     def close(self) -> None:

@@ -7,8 +7,8 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..state.capability import At as At  # noqa: PLC0414 - exported again
-from ..state.capability import Capability as Capability  # noqa: PLC0414
+from ..state.capability import At
+from ..state.capability import Capability as Capability  # noqa: PLC0414 - exported again
 from ..state.capability import States as States  # noqa: PLC0414
 from ..state.messages import Message as Message  # noqa: PLC0414
 
