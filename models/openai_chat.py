@@ -32,6 +32,7 @@ from .openai_server import RequestRefused, listed, log_probability, unknown_mode
 from .option_probabilities import OptionMasses, normalised, option_masses, told_apart
 from .postprocess import tokens_within
 from .replicas import open_servers
+from .server_list import PATIENT_S, WAIT_S
 from .thinking import CLOSE, OPEN, strip_thinking, why_empty
 from .vllm_states import StatesServer, compare, refuse_extraction
 
@@ -127,7 +128,7 @@ class OpenAIChat:
         """Ask the server, once, whether it is there, whether it has the model, and what it is if that is not known."""
         if self._is_met:
             return
-        models = await self._server.reach()
+        models = await self._server.reach(WAIT_S if self._flavour else PATIENT_S)
         if self._states is not None:
             await self._states.reach()
         if self._flavour is None:

@@ -13,6 +13,7 @@ from ..concurrency import gather_or_cancel
 from ..errors import ModelFault, UserFault
 from .answer_stream import TextListener
 from .openai_server import Server, listed
+from .server_list import WAIT_S
 
 T = TypeVar("T")
 
@@ -51,12 +52,12 @@ class Replicas(Server):
         windows = {name: [window for one in lists if (window := one[name])] for name in shared}
         return {name: min(windows[name], default=None) for name in shared}
 
-    async def reach(self) -> Mapping[str, Mapping[str, Any]]:
+    async def reach(self, wait: float = WAIT_S) -> Mapping[str, Mapping[str, Any]]:
         """The models that are on every list, empty without lists; `UserFault` if the servers have none in common.
 
         Raises `ModelFault` for a server that cannot be reached.
         """
-        replies = await gather_or_cancel(server.reach() for server in self._servers)
+        replies = await gather_or_cancel(server.reach(wait) for server in self._servers)
         lists = [models for models in replies if models]
         shared = {name: model for one in lists[:1] for name, model in one.items() if all(name in o for o in lists)}
         if lists and not shared:
