@@ -118,7 +118,7 @@ def serve_until_interrupted(app: Starlette, listening: socket.socket, announceme
 
 
 def listener(host: str, port: int, ports: str = "") -> socket.socket:
-    """A socket that listens on the address, so that who comes at once waits; `UserFault` where that cannot be.
+    """A socket that listens, so that early clients wait for the app; `UserFault` for an address that cannot be used.
 
     ports: which ports the command takes, for the message.
     """

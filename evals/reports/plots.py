@@ -198,7 +198,7 @@ def _risk_coverage(summary: Summary, section: Section, inputs: ReportInputs) -> 
 
 
 def _cost(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
-    """What a question costs in tokens, and how good the answers are; the line joins the systems that nothing beats."""
+    """What a question costs in tokens, and how good the answers are, with a line along the `frontier`."""
     metric = summary.metric
     figures = {row.label: row.metrics[metric] for row in section.systems if metric in row.metrics}
     costs = [
@@ -225,12 +225,12 @@ def _cost(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot
         legend(figure)
         return figure
 
-    note = "The line joins the systems than which none is both better and cheaper. Bars: the intervals of the means."
+    note = "The line joins the systems that no other beats in both quality and cost. Bars: the intervals of the means."
     return "cost", "Cost and quality", note, draw
 
 
 def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points (cost, score) with a higher score than all that cost as little or less, the cheapest first."""
+    """The points (cost, score) that score higher than every other point of equal or lower cost, the cheapest first."""
     kept: list[tuple[float, float]] = []
     for cost, score in sorted(points, key=lambda point: (point[0], -point[1])):
         if not kept or score > kept[-1][1]:
