@@ -10,12 +10,11 @@ import typer
 from ..errors import UserFault, either
 from ..graphs.context_from_text import context_for
 from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names, takes_answers
-from ..render.screen import console, help_lines, print_json, working
+from ..render.screen import console, print_json, working
 from . import completion
 from .options import Answers, AsJson, Assignments, ConfigFile, Otlp, with_graph_options
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     'dubito ask "Who founded the newspaper that first printed The Salt Road?"',
     'dubito ask "..." --corpus notes/ --set sampling=binary --trace run.jsonl',
     'dubito ask "..." --graph vanilla_rag -k 10 --set selection=mmr --json',

@@ -11,9 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 from ..graphs.registry import graph_names
-from ..render.screen import help_lines
 from .completion import GRAPH_OF_SETTING
-from .exits import MEANINGS
+from .exits import epilog
 from .options import AsJson, Assignments, AtOnce, ConfigFile, Quiet, Repair, set_parameters, with_graph_options
 
 if TYPE_CHECKING:
@@ -109,11 +108,8 @@ def _command(technique: str) -> Any:  # noqa: ANN401 - a click command
     common = inspect.signature(_common, eval_str=True).parameters
     set_parameters(verb, [*common.values(), *_options_of(calibrator.options)])
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(
-        technique,
-        help=inspect.getdoc(calibrator),
-        epilog=help_lines("Examples", *calibrator.examples) + "\n\n" + MEANINGS,
-    )(with_graph_options(verb))
+    command = app.command(technique, help=inspect.getdoc(calibrator), epilog=epilog(calibrator.examples))
+    command(with_graph_options(verb))
     return typer.main.get_command(app)
 
 

@@ -13,12 +13,10 @@ import typer
 from ..config import config
 from ..errors import UserFault, either
 from ..graphs.registry import graph_names
-from ..render.screen import help_lines
 from . import completion
 from .options import AnswerStandard, AsJson, AtOnce, BadRecord, ConfigFile, Otlp, Quiet, Repair, with_graph_options
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito eval vanilla_rag df_rag --dataset hotpotqa:dev.json --limit 30",
     "dubito eval dense_rag seakr:samples=10 --dataset musique:dev.jsonl --corpus own",
     "dubito eval plain=vanilla_rag wide=vanilla_rag:k=20 --dataset questions.jsonl --corpus notes.index",

@@ -14,7 +14,7 @@ import typer
 
 from ..errors import UserFault, either, extra_command
 from ..graphs.registry import graph_names
-from ..render.screen import help_lines, working
+from ..render.screen import working
 from . import completion
 from .exits import INTERRUPTED, handling
 from .options import Assignments, ConfigFile, EverybodyMayAsk, QuestionsAtOnce, with_graph_options
@@ -23,8 +23,7 @@ from .ui import check_reach, listener, serve_until_interrupted, url_of
 DEFAULT_TOOLS = ("vanilla_rag", "df_rag", "dense_rag")
 """The quick answer, the answer from varied documents, and the answer that knows how certain it is."""
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito mcp --corpus notes/ --llm ollama:llama3.1",
     'dubito mcp --graph dense_rag --corpus papers.index --documents "Answers from our papers on batteries."',
     "dubito mcp --graph papers=dense_rag:corpus=papers.index --graph notes=vanilla_rag:corpus=notes/,k=3",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UserFault, extra_command
-from ..render.screen import help_lines
 from ..settings import settings
 from .options import ConfigFile, EverybodyMayAsk, QuestionsAtOnce
 
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
     from ..resources.allowlist import AllowList
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito ui",
     "dubito ui --corpus notes/ --corpus papers.index --port 8701",
     'dubito ui --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
