@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _by_loop: dict[asyncio.AbstractEventLoop, WeakKeyDictionary[Any, Any]] = {}
@@ -37,6 +38,17 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list
         return [task.result() for task in tasks]
     # outside of `except`, so that the failure keeps its own cause and gets no context
     raise failure
+
+
+async def map_or_cancel(work: Callable[[S], Awaitable[T]], items: Iterable[S], at_once: int) -> list[T]:
+    """The results of the work on each item, in their order; `at_once` items at a time. Faults: `gather_or_cancel`."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def limited(item: S) -> T:
+        async with gate:
+            return await work(item)
+
+    return await gather_or_cancel(map(limited, items))
 
 
 async def worker_pool(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:

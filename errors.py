@@ -6,7 +6,8 @@ that cannot be parsed.
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -110,6 +111,15 @@ def extra_command(extra: str) -> str:
     if repository := source.get("vcs_info"):
         url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
     return install_command(f'"dubito[{extra}] @ {url}"' if url else f'"dubito[{extra}]"')
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Turn a failed import into a `UserFault`. what: a clause that says what needs the extra's packages."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserFault(f"{what}: {extra_command(extra)}.") from error
 
 
 def _said_at_installation(file: str) -> str:

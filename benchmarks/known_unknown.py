@@ -30,6 +30,7 @@ from dubito.models.interfaces import (
     Reply,
     Sampling,
     Scores,
+    StatePlace,
 )
 from dubito.nodes.uncertainty_estimators import ONE_SENTENCE, Prompt, continue_with_uncertainty
 from dubito.prompts import reasoning
@@ -70,18 +71,14 @@ class Remembering:
         return self.said[key]
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        **how: Any,  # noqa: ANN401
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         """Drawn once for a prompt."""
         if "hidden_states" not in self.capabilities:
             raise NotImplementedError
         key = json.dumps([list(messages), sampling.n])
         if key not in self.kept:
-            self.kept[key] = await self.model.introspect(messages, sampling, layer, **how)
+            self.kept[key] = await self.model.introspect(messages, sampling, place)
         return self.kept[key]
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:

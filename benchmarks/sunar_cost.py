@@ -32,6 +32,7 @@ from dubito.models.interfaces import (
     Reply,
     Sampling,
     Scores,
+    StatePlace,
     Tokens,
 )
 from dubito.resources.resources import Resources
@@ -91,11 +92,7 @@ class Stub:
         raise NotImplementedError
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        **how: Any,  # noqa: ANN401
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         """Never asked for."""
         raise NotImplementedError

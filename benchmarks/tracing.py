@@ -22,11 +22,20 @@ from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from dubito.graphs.registry import graph_named
-from dubito.models.interfaces import Capability, Choice, Completion, Introspection, Message, Reply, Sampling, Scores
+from dubito.models.interfaces import (
+    Capability,
+    Choice,
+    Completion,
+    Introspection,
+    Message,
+    Reply,
+    Sampling,
+    Scores,
+    StatePlace,
+)
 from dubito.models.interfaces import Tokens as Cost
 from dubito.resources.resources import Resources
 from dubito.resources.telemetry import export_spans, stop_exporting
@@ -78,11 +87,7 @@ class Model:
         raise NotImplementedError
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        **how: Any,  # noqa: ANN401
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         """Not asked."""
         raise NotImplementedError

@@ -18,7 +18,7 @@ from .compare import compare
 from .doctor import doctor
 from .draw import draw
 from .eval import evaluate
-from .exits import INTERRUPTED, MEANINGS, Commands
+from .exits import INTERRUPTED, MEANINGS, Commands, epilog
 from .index import index
 from .list_settings import settings
 from .mcp import mcp
@@ -56,7 +56,7 @@ def _dubito(
 
 for _command in (ask, trace, seper, evaluate, report, compare, index, serve, ui, mcp, draw, prompts, settings, doctor):
     _examples = sys.modules[_command.__module__].EXAMPLES
-    app.command("eval" if _command is evaluate else None, epilog=f"{_examples}\n\n{MEANINGS}")(_command)
+    app.command("eval" if _command is evaluate else None, epilog=epilog(_examples))(_command)
 app.add_typer(calibrate, name="calibrate")
 
 

@@ -1,6 +1,7 @@
 """`dubito ask`: ask a graph a question and watch its steps."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +10,11 @@ import typer
 from ..errors import UserFault, either
 from ..graphs.context_from_text import context_for
 from ..graphs.registry import DEFAULT_GRAPH, graph_named, graph_names, takes_answers
-from ..render.screen import console, help_lines, print_json, working
+from ..render.screen import console, print_json, working
 from . import completion
-from .options import Answers, AsJson, Assignments, Chunker, ConfigFile, Corpus, Encoder, K, Llm, Otlp, Preset, Prompts
+from .options import Answers, AsJson, Assignments, ConfigFile, Otlp, with_graph_options
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     'dubito ask "Who founded the newspaper that first printed The Salt Road?"',
     'dubito ask "..." --corpus notes/ --set sampling=binary --trace run.jsonl',
     'dubito ask "..." --graph vanilla_rag -k 10 --set selection=mmr --json',
@@ -31,6 +31,7 @@ LONGEST_STDIN = 1_000_000
 """Maximum length of a piped question, in characters."""
 
 
+@with_graph_options
 def ask(
     question: Annotated[
         str | None, typer.Argument(metavar="QUESTION", help="The question; '-' or no question reads it from a pipe.")
@@ -44,13 +45,7 @@ def ask(
             autocompletion=completion.graphs,
         ),
     ] = None,
-    corpus: Corpus = None,
-    llm: Llm = None,
-    encoder: Encoder = None,
-    chunker: Chunker = None,
-    preset: Preset = None,
-    prompts: Prompts = None,
-    k: K = None,
+    settings: Mapping[str, str | None],
     calibration: Annotated[
         str | None,
         typer.Option(
@@ -71,21 +66,11 @@ def ask(
 ) -> None:
     """Ask a question and watch the steps of the answer."""
     text = _question(question)
-    options = {
-        "corpus": corpus,
-        "llm": llm,
-        "encoder": encoder,
-        "chunker": chunker,
-        "preset": preset,
-        "k": k,
-        "prompts": prompts,
-        "calibration": calibration,
-    }
     with working("loading", as_json=as_json):
         from ..resources.opening import check_corpus, check_server  # noqa: PLC0415 - keeps `--help` quick
 
         named = [assignment.removeprefix("llm=") for assignment in assignments or [] if assignment.startswith("llm=")]
-        check_server(llm or next(iter(named), ""))  # before the imports, which take longer
+        check_server(settings["llm"] or next(iter(named), ""))  # before the imports, which take longer
         from ..resources.telemetry import export_spans  # noqa: PLC0415
         from ..state.calibration import AnswerCalibration  # noqa: PLC0415
         from ..state.mixins import CorpusContext  # noqa: PLC0415
@@ -101,7 +86,7 @@ def ask(
             raise UserFault(f'{asked.name} needs a right answer: give one with --answer "...".')
         if answers and not takes_answers(asked):
             raise UserFault(f"{asked.name} takes no right answers: leave out --answer.")
-        context = context_for(asked, options, assignments or [])
+        context = context_for(asked, {**settings, "calibration": calibration}, assignments or [])
         if isinstance(context, CorpusContext):
             check_corpus(context.corpus)
         run = Run(asked, text, context, {"answers": answers} if answers else {}, not as_json or trace is not None)

@@ -41,7 +41,7 @@ class ProgressBar:
         self._progress.stop()
 
     def _write_lines(self) -> None:
-        """A thread, since a line is due also while nothing ends."""
+        """Runs in a thread, because a line is due even while no question ends."""
         while not self._ended.wait(EVERY_S):
             task = self._progress.tasks[0]
             remaining = f"{task.remaining:,.0f} remaining" if task.remaining else ""

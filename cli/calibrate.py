@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,30 +11,12 @@ import typer
 from typer.core import TyperGroup
 
 from ..graphs.registry import graph_names
-from ..render.screen import help_lines
 from .completion import GRAPH_OF_SETTING
-from .exits import MEANINGS
-from .options import (
-    AsJson,
-    Assignments,
-    AtOnce,
-    Chunker,
-    ConfigFile,
-    Corpus,
-    Encoder,
-    K,
-    Llm,
-    Preset,
-    Prompts,
-    Quiet,
-    Repair,
-)
+from .exits import epilog
+from .options import AsJson, Assignments, AtOnce, ConfigFile, Quiet, Repair, set_parameters, with_graph_options
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-SETTINGS = ("corpus", "llm", "encoder", "chunker", "preset", "k", "prompts")
-"""The settings with an option of their own; a technique that has no such setting refuses it."""
 
 
 def _common(
@@ -46,13 +29,7 @@ def _common(
         ),
     ],
     *,
-    corpus: Corpus = None,
-    llm: Llm = None,
-    encoder: Encoder = None,
-    chunker: Chunker = None,
-    preset: Preset = None,
-    prompts: Prompts = None,
-    k: K = None,
+    settings: Mapping[str, str | None],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The calibration file.  [default: GRAPH.calibration.json]")
     ] = None,
@@ -118,26 +95,21 @@ def _command(technique: str) -> Any:  # noqa: ANN401 - a click command
     calibrator: Any = of_settings.get(technique) or calibrator_for(technique)
     own = calibrator.options.model_fields
 
-    def verb(**given: Any) -> None:  # noqa: ANN401
+    def verb(settings: Mapping[str, str | None], **given: Any) -> None:  # noqa: ANN401
         del given["config_file"]  # its callback has read it
         run_calibration(
             technique,
             calibrator,
-            options={name: given.pop(name) for name in SETTINGS},
+            options=settings,
             own={name: given.pop(name) for name in own},
             **given,
         )
 
     common = inspect.signature(_common, eval_str=True).parameters
-    parameters = [*common.values(), *_options_of(calibrator.options)]
-    verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    set_parameters(verb, [*common.values(), *_options_of(calibrator.options)])
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(
-        technique,
-        help=inspect.getdoc(calibrator),
-        epilog=help_lines("Examples", *calibrator.examples) + "\n\n" + MEANINGS,
-    )(verb)
+    command = app.command(technique, help=inspect.getdoc(calibrator), epilog=epilog(calibrator.examples))
+    command(with_graph_options(verb))
     return typer.main.get_command(app)
 
 

@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 
-from ..render.screen import help_lines
 from .options import AnswerStandard, AsJson, RunFolder
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito compare before.run after.run",
     "dubito compare before.run after.run --standard longbench",
     "dubito compare before.run after.run --json",

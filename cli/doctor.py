@@ -5,11 +5,10 @@ from typing import Annotated
 import typer
 
 from ..render.sanitize import one_line
-from ..render.screen import console, help_lines, print_json, show, working
+from ..render.screen import console, print_json, show, working
 from .options import AsJson
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito doctor",
     'dubito doctor --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
     "dubito doctor --llm embedded --encoder embedded --json",

@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from ..graphs.registry import DEFAULT_GRAPH, graph_named
-from ..render.screen import help_lines
 from ..traces.files import writing
 from .options import GraphName
 
-EXAMPLES = help_lines("Examples", "dubito draw vanilla_rag", "dubito draw vanilla_rag --out vanilla_rag.mmd")
+EXAMPLES = ("dubito draw vanilla_rag", "dubito draw vanilla_rag --out vanilla_rag.mmd")
 
 
 def draw(

@@ -4,6 +4,7 @@ import itertools
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,27 +13,10 @@ import typer
 from ..config import config
 from ..errors import UserFault, either
 from ..graphs.registry import graph_names
-from ..render.screen import help_lines
 from . import completion
-from .options import (
-    AnswerStandard,
-    AsJson,
-    AtOnce,
-    BadRecord,
-    Chunker,
-    ConfigFile,
-    Encoder,
-    K,
-    Llm,
-    Otlp,
-    Preset,
-    Prompts,
-    Quiet,
-    Repair,
-)
+from .options import AnswerStandard, AsJson, AtOnce, BadRecord, ConfigFile, Otlp, Quiet, Repair, with_graph_options
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito eval vanilla_rag df_rag --dataset hotpotqa:dev.json --limit 30",
     "dubito eval dense_rag seakr:samples=10 --dataset musique:dev.jsonl --corpus own",
     "dubito eval plain=vanilla_rag wide=vanilla_rag:k=20 --dataset questions.jsonl --corpus notes.index",
@@ -43,6 +27,7 @@ EXAMPLES = help_lines(
 )
 
 
+@with_graph_options
 def evaluate(
     context: typer.Context,
     systems: Annotated[
@@ -68,12 +53,7 @@ def evaluate(
             "corpus file, folder or index.",
         ),
     ] = "pooled",
-    llm: Llm = None,
-    encoder: Encoder = None,
-    chunker: Chunker = None,
-    preset: Preset = None,
-    prompts: Prompts = None,
-    k: K = None,
+    settings: Mapping[str, str | None],
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting for all systems that have it, repeatable."),
@@ -143,7 +123,7 @@ def evaluate(
         systems or config().tables.get("eval", {}).get("systems", {}),
         dataset or [],
         corpus=corpus,
-        settings={"llm": llm, "encoder": encoder, "chunker": chunker, "preset": preset, "k": k, "prompts": prompts},
+        settings=settings,
         assignments=assignments or [],
         limit=limit,
         seed=seed,

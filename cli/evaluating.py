@@ -160,10 +160,10 @@ def systems_of(
 ) -> list[System]:
     """The systems that the command line or the configuration file names.
 
-    specs: `GRAPH`, `GRAPH:name=value,...` or `NAME=GRAPH:...`, or by name a graph and its settings, over which options
-    and assignments have the last word; options: see `context_for`; assignments: settings for
-    all systems that have them, do not set them and use them. Raises `UserFault` for an unknown graph, a graph that
-    needs more than a question, and a setting that no system has or uses.
+    specs: a list of `GRAPH`, `GRAPH:name=value,...` or `NAME=GRAPH:...`; or, from the file, each system's graph and
+    settings by the system's name, which options and assignments override. options: see `context_for`. assignments:
+    settings for all systems that have them, do not set them themselves, and use them. Raises `UserFault` for an unknown
+    graph, a graph that needs more than a question, and a setting that no system has or uses.
     """
     typed = {name for name, value in options.items() if value is not None and name != "corpus"}
     typed |= {assignment.partition("=")[0] for assignment in assignments}

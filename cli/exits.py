@@ -29,6 +29,11 @@ MEANINGS = help_lines(
 )
 
 
+def epilog(examples: Sequence[str]) -> str:
+    """The end of a command's help: its examples, and the exit codes."""
+    return "\n\n".join([help_lines("Examples", *examples), MEANINGS])
+
+
 class Interrupted(Exception):
     """Ctrl-C or SIGTERM, as an exception that typer does not catch."""
 

@@ -7,11 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 from ..errors import UserFault
-from ..render.screen import help_lines
 from .options import AsJson, BadRecord, Quiet
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito index notes/ --out notes.index",
     "dubito index corpus.jsonl --out corpus.index --on-bad-record skip",
     "dubito index corpus.jsonl --out corpus.index --graph-neighbours 10",

@@ -226,7 +226,7 @@ def _ask_command(corpus: str, encoder: str) -> str:
 
 
 class IndexingBar(ProgressBar):
-    """The bar of an index, which hears of the work's progress."""
+    """The bar of `dubito index`; the work calls its methods as it goes on."""
 
     def embedded(self, done: int, total: int) -> None:
         """Show the number of embedded chunks."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graphs.registry import DEFAULT_GRAPH, graph_named
 from ..render.sanitize import one_line
-from ..render.screen import console, help_lines, print_json, show, working
+from ..render.screen import console, print_json, show, working
 from .options import AsJson, Assignments, ConfigFile, GraphName
 
 if TYPE_CHECKING:
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from ..state.context import BaseContext
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito settings df_rag",
     "dubito settings seakr --config paper.toml --set preset=paper",
     "DUBITO_K=8 dubito settings vanilla_rag --json",

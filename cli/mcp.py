@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -14,17 +14,16 @@ import typer
 
 from ..errors import UserFault, either, extra_command
 from ..graphs.registry import graph_names
-from ..render.screen import help_lines, working
+from ..render.screen import working
 from . import completion
 from .exits import INTERRUPTED, handling
-from .options import Assignments, Chunker, ConfigFile, Corpus, Encoder, K, Llm, Preset, Prompts
-from .ui import check_reach, listener
+from .options import Assignments, ConfigFile, EverybodyMayAsk, QuestionsAtOnce, with_graph_options
+from .ui import check_reach, listener, serve_until_interrupted, url_of
 
 DEFAULT_TOOLS = ("vanilla_rag", "df_rag", "dense_rag")
 """The quick answer, the answer from varied documents, and the answer that knows how certain it is."""
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito mcp --corpus notes/ --llm ollama:llama3.1",
     'dubito mcp --graph dense_rag --corpus papers.index --documents "Answers from our papers on batteries."',
     "dubito mcp --graph papers=dense_rag:corpus=papers.index --graph notes=vanilla_rag:corpus=notes/,k=3",
@@ -32,6 +31,7 @@ EXAMPLES = help_lines(
 )
 
 
+@with_graph_options
 def mcp(
     *,
     graph: Annotated[
@@ -43,21 +43,13 @@ def mcp(
             autocompletion=completion.graphs,
         ),
     ] = None,
-    corpus: Corpus = None,
-    llm: Llm = None,
-    encoder: Encoder = None,
-    chunker: Chunker = None,
-    preset: Preset = None,
-    prompts: Prompts = None,
-    k: K = None,
+    settings: Mapping[str, str | None],
     assignments: Assignments = None,
     documents: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="What the documents are and when to ask, for the model of the client."),
     ] = None,
-    at_once: Annotated[
-        int, typer.Option("--at-once", metavar="N", min=1, help="The maximum number of questions at a time.")
-    ] = 4,
+    at_once: QuestionsAtOnce = 4,
     port: Annotated[
         int | None,
         typer.Option(
@@ -70,14 +62,7 @@ def mcp(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="The address to listen on with --port; see --everybody-may-ask.")
     ] = "127.0.0.1",
-    everybody_may_ask: Annotated[
-        bool,
-        typer.Option(
-            "--everybody-may-ask",
-            help="Allow a --host that others can reach without a token in DUBITO_TOKEN: they may ask the models and "
-            "read the corpora.",
-        ),
-    ] = False,
+    everybody_may_ask: EverybodyMayAsk = False,
     config_file: ConfigFile = None,
 ) -> None:
     """Offer graphs as tools to an MCP client, which starts this command itself, or reaches it at --port.
@@ -90,14 +75,6 @@ def mcp(
     if port is None and (host != "127.0.0.1" or everybody_may_ask):
         raise UserFault("--host and --everybody-may-ask are for HTTP: add --port N.")
     check_reach(host, everybody_may_ask=everybody_may_ask)
-    options = {
-        "llm": llm,
-        "encoder": encoder,
-        "chunker": chunker,
-        "preset": preset,
-        "prompts": prompts,
-        "k": k,
-    }
     with working("loading", as_json=True):  # standard output belongs to the protocol
         from ..graphs.registry import context_type, graph_named  # noqa: PLC0415 - keeps `--help` quick
         from ..resources.opening import check_corpus, open_chat_model  # noqa: PLC0415
@@ -106,7 +83,7 @@ def mcp(
         from .evaluating import systems_of  # noqa: PLC0415
 
         tools: list[mcp_server.GraphTool] = []
-        for system in systems_of(graph or DEFAULT_TOOLS, {**options, "corpus": corpus}, assignments or []):
+        for system in systems_of(graph or DEFAULT_TOOLS, settings, assignments or []):
             asked = graph_named(system.graph)
             if (name := system.label) in [tool.name for tool in tools]:
                 raise UserFault(f"Two tools are named {name}: write NAME={system.graph} to name one of them.")
@@ -125,12 +102,5 @@ def mcp(
         with handling((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda *_: os._exit(INTERRUPTED)):
             asyncio.run(offered.serve_stdio())
         return
-    from ..ui.server import Server  # noqa: PLC0415 - an extra
-
     with listener(host, port) as listening:
-        address, chosen = listening.getsockname()[:2]
-        url = f"http://{f'[{address}]' if ':' in address else address}:{chosen}/mcp"
-        typer.echo(f"MCP tools {names} at {url} (Ctrl-C ends it)")
-        sys.stdout.flush()
-        with contextlib.suppress(KeyboardInterrupt):
-            Server(offered.http_app(host)).run(sockets=[listening])
+        serve_until_interrupted(offered.http_app(host), listening, f"MCP tools {names} at {url_of(listening)}/mcp")

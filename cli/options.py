@@ -1,7 +1,10 @@
 """Options of several commands."""
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -101,6 +104,17 @@ Answers = Annotated[
 AtOnce = Annotated[
     int, typer.Option(metavar="N", min=1, max=1024, help="Questions at a time; a killed run loses only these.")
 ]
+QuestionsAtOnce = Annotated[
+    int, typer.Option("--at-once", metavar="N", min=1, help="The maximum number of questions at a time.")
+]
+EverybodyMayAsk = Annotated[
+    bool,
+    typer.Option(
+        "--everybody-may-ask",
+        help="Allow a --host that others can reach without a token in DUBITO_TOKEN: they may ask the models and "
+        "read the corpora.",
+    ),
+]
 BadRecord = Annotated[
     Literal["refuse", "skip"], typer.Option(help="Refuse a file with broken records, or skip these records.")
 ]
@@ -117,4 +131,40 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a 
 AnswerStandard = Annotated[
     Literal["squad", "longbench"], typer.Option(help="How F1 counts answers that normalising leaves empty.")
 ]
+GRAPH_OPTIONS = {
+    "corpus": Corpus,
+    "llm": Llm,
+    "encoder": Encoder,
+    "chunker": Chunker,
+    "preset": Preset,
+    "prompts": Prompts,
+    "k": K,
+}
+"""The settings of a graph that have an option of their own."""
+
+
+def with_graph_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `GRAPH_OPTIONS` in place of its parameter `settings`, which gets their values by name.
+
+    An option that is not typed has the value None. A parameter of the command itself is not replaced.
+    """
+    own = inspect.signature(command, eval_str=True).parameters
+    names = [name for name in GRAPH_OPTIONS if name not in own]
+    options = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=GRAPH_OPTIONS[name]) for name in names]
+
+    @wraps(command)
+    def with_settings(**given: Any) -> None:  # noqa: ANN401
+        command(settings={name: given.pop(name) for name in names}, **given)
+
+    parameters = [part for each in own.values() for part in (options if each.name == "settings" else [each])]
+    set_parameters(with_settings, parameters)
+    return with_settings
+
+
+def set_parameters(command: Any, parameters: Sequence[Parameter]) -> None:  # noqa: ANN401 - any function
+    """Replace the parameters of a command, which typer reads."""
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, faults included, and nothing else.")]

@@ -7,12 +7,10 @@ import typer
 
 from ..errors import UserFault
 from ..graphs.registry import DEFAULT_GRAPH, graph_named
-from ..render.screen import help_lines
 from ..traces.files import writing
 from .options import GraphName
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito prompts df_rag",
     "dubito prompts df_rag --out prompts/",
     'dubito ask "..." --graph df_rag --prompts prompts/',

@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 
-from ..render.screen import help_lines
 from .options import AnswerStandard, AsJson, RunFolder
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito report my.run",
     "dubito report my.run --metric accuracy --standard longbench",
     "dubito report my.run --html result.html --md result.md",

@@ -12,7 +12,7 @@ import typer
 from ..errors import UserFault
 from ..presenters.blocks import Block, Cell, Row, Table, Words, num
 from ..presenters.words import shortened
-from ..render.screen import console, help_lines, print_json, working
+from ..render.screen import console, print_json, working
 from .options import Answers, AsJson, Assignments, Preset
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from ..state.seper import SePerContext
     from ..traces.recording import Recording
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     'dubito ask "..." --trace run.jsonl',
     'dubito seper run.jsonl --answer "Beatrix Hale"',
     'dubito seper run.jsonl --answer "Beatrix Hale" --answer "B. Hale" --chunks --compress 0.5',

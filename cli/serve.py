@@ -18,7 +18,7 @@ import typer
 from ..errors import ModelFault, UserFault
 from ..presenters.words import duration
 from ..render.sanitize import one_line
-from ..render.screen import console, help_lines, print_json
+from ..render.screen import console, print_json
 from . import vllm_commands
 from .ui import listener
 from .vllm_commands import Command, has_flag
@@ -26,8 +26,7 @@ from .vllm_commands import Command, has_flag
 if TYPE_CHECKING:
     from .processes import Server
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito serve Qwen/Qwen2.5-7B-Instruct",
     "dubito serve models/Qwen2.5-7B-Instruct --hidden-states --port 8000",
     "dubito serve models/Qwen2.5-7B-Instruct --hidden-states -- --max-model-len 8192",

@@ -7,10 +7,9 @@ import typer
 
 from ..errors import UserFault
 from ..presenters.words import megabytes
-from ..render.screen import console, help_lines, show
+from ..render.screen import console, show
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     'dubito ask "..." --trace run.jsonl',
     "dubito trace run.jsonl",
     "dubito trace run.jsonl --html run.html",

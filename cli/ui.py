@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UserFault, extra_command
-from ..render.screen import help_lines
 from ..settings import settings
-from .options import ConfigFile
+from .options import ConfigFile, EverybodyMayAsk, QuestionsAtOnce
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from ..resources.allowlist import AllowList
 
-EXAMPLES = help_lines(
-    "Examples",
+EXAMPLES = (
     "dubito ui",
     "dubito ui --corpus notes/ --corpus papers.index --port 8701",
     'dubito ui --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
@@ -51,20 +51,11 @@ def ui(
             help="Another file, folder or server that a setting may name (llm, encoder, judge, ...); repeatable.",
         ),
     ] = None,
-    at_once: Annotated[
-        int, typer.Option("--at-once", metavar="N", min=1, help="The maximum number of questions at a time.")
-    ] = 2,
+    at_once: QuestionsAtOnce = 2,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="The address to listen on; see --everybody-may-ask.")
     ] = "127.0.0.1",
-    everybody_may_ask: Annotated[
-        bool,
-        typer.Option(
-            "--everybody-may-ask",
-            help="Allow a --host that others can reach without a token in DUBITO_TOKEN: they may ask the models and "
-            "read the corpora.",
-        ),
-    ] = False,
+    everybody_may_ask: EverybodyMayAsk = False,
     history: Annotated[
         bool,
         typer.Option("--history/--no-history", help="Keep questions, answers and traces after the page has ended."),
@@ -80,19 +71,13 @@ def ui(
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise UserFault(f"dubito ui runs on starlette and uvicorn: run `{extra_command('ui')}`.")
     from ..ui.app import create_app  # noqa: PLC0415 - an extra
-    from ..ui.server import Server  # noqa: PLC0415 - an extra
 
     check_reach(host, everybody_may_ask=everybody_may_ask)
     allowed = page_allow_list(corpus or [], llm, allow or [])
     with listener(host, port) as listening, TemporaryDirectory(prefix="dubito-") as forgotten:
         app = create_app(allowed, host=host, at_once=at_once, history=None if history else Path(forgotten))
-        address, chosen_port = listening.getsockname()[:2]
-        name = f"[{address}]" if ":" in address else address
         query = "" if settings().token is None else "?token=TOKEN"
-        typer.echo(f"Ask on http://{name}:{chosen_port}/{query} (Ctrl-C ends it)")
-        sys.stdout.flush()
-        with contextlib.suppress(KeyboardInterrupt):
-            Server(app).run(sockets=[listening])
+        serve_until_interrupted(app, listening, f"Ask on {url_of(listening)}/{query}")
 
 
 def check_reach(host: str, *, everybody_may_ask: bool) -> None:
@@ -114,8 +99,24 @@ def page_allow_list(corpora: Sequence[str], llm: str | None, others: Iterable[st
     return allow_list(assignments, "--allow", "have it added by --allow {name}={value} when dubito ui is started")
 
 
+def url_of(listening: socket.socket) -> str:
+    """The address and port of a socket that listens, as http://HOST:PORT."""
+    address, port = listening.getsockname()[:2]
+    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
+
+
+def serve_until_interrupted(app: Starlette, listening: socket.socket, announcement: str) -> None:
+    """Announce an app and serve it until Ctrl-C."""
+    from ..ui.server import Server  # noqa: PLC0415 - an extra
+
+    typer.echo(f"{announcement} (Ctrl-C ends it)")
+    sys.stdout.flush()
+    with contextlib.suppress(KeyboardInterrupt):
+        Server(app).run(sockets=[listening])
+
+
 def listener(host: str, port: int, ports: str = "") -> socket.socket:
-    """A socket that listens on the address, so that who comes at once waits; `UserFault` where that cannot be.
+    """A socket that listens, so that early clients wait for the app; `UserFault` for an address that cannot be used.
 
     ports: which ports the command takes, for the message.
     """

@@ -6,7 +6,6 @@ A pipe gets the finished steps and the answer.
 import contextlib
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -57,9 +56,7 @@ class Watch:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the running steps from the screen."""
         self._stopped = True
         if self._live is not None:

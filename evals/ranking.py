@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ..errors import UserFault, extra_command
+from ..errors import UserFault, needs_extra
 
 CUTOFFS = (1, 5, 10)
 
@@ -23,10 +23,8 @@ def retrieval_scores(
     relevant = dict.fromkeys(gold, 1)
     if not relevant:
         return {}
-    try:
+    with needs_extra("Recall, nDCG and MRR need a package", "eval"):
         from ir_measures import RR, Measure, P, R, iter_calc, nDCG  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UserFault(f"Recall, nDCG and MRR need a package: {extra_command('eval')}.") from error
     names: dict[Measure, str] = {RR: "mrr"}
     for k in cutoffs:
         names |= {R @ k: f"recall@{k}", P @ k: f"precision@{k}", nDCG @ k: f"ndcg@{k}"}

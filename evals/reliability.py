@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import UserFault, extra_command
+from ..errors import UserFault, needs_extra
 
 Numbers = NDArray[np.float64]
 
@@ -152,10 +152,8 @@ def checked_truths(uncertainties: ArrayLike, truths: ArrayLike, what: str) -> tu
 
 
 def _isotonic(known: Numbers, right: NDArray[np.bool_], asked: Numbers) -> Numbers:
-    try:
+    with needs_extra("Confidences from uncertainties need a package", "eval"):
         from scipy.optimize import isotonic_regression  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UserFault(f"Confidences from uncertainties need a package: {extra_command('eval')}.") from error
     distinct, place, counts = np.unique(known, return_inverse=True, return_counts=True)
     shares = np.bincount(place, weights=right) / counts
     fitted = isotonic_regression(shares, weights=counts, increasing=False).x

@@ -53,8 +53,10 @@ class Asker:
         on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
         graph_of: Callable[[str, Resources], Graph] = graph_named,
     ) -> None:
-        """traces: keep each question's trace; on_progress: hears of long preparations, such as indexing; graph_of:
-        compiles the graph of a name over the resources."""
+        """traces: keep each question's trace; on_progress: called during long preparations, such as indexing.
+
+        graph_of: compiles the graph of a name over the resources.
+        """
         self.resources = resources
         self._traces = traces
         self._on_progress = on_progress

@@ -135,12 +135,6 @@ def scores_of(run: EvaluationRun, store: Store, standard: Standard = "squad") ->
     }
 
 
-def mean_of(outcomes: Iterable[ScoredOutcome], metric: str) -> float | None:
-    """The mean of a metric over the outcomes that have it; None if no outcome has it."""
-    values = values_of(outcomes, metric)
-    return sum(values) / len(values) if values else None
-
-
 def values_of(outcomes: Iterable[ScoredOutcome], metric: str) -> list[float]:
     """The values of a metric, without the outcomes that do not have it."""
     return [outcome.metrics[metric] for outcome in outcomes if metric in outcome.metrics]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import UserFault, extra_command
+from ..errors import UserFault, needs_extra
 
 RESAMPLES = 9999
 """Number of resamples. With the observed sample, the smallest p-value is 1/10,000."""
@@ -117,8 +117,6 @@ def _batch(sample: NDArray[np.float64]) -> int:
 
 
 def _stats() -> Any:  # noqa: ANN401 - scipy comes without types
-    try:
+    with needs_extra("Intervals and tests need a package", "eval"):
         from scipy import stats  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise UserFault(f"Intervals and tests need a package: {extra_command('eval')}.") from error
     return stats

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -198,13 +197,9 @@ class Store:
             raise self._unusable(fault) from fault
 
     def __enter__(self) -> Self:
-        """The store."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -224,7 +219,7 @@ class Store:
             outcome.remembered_seconds,
             zlib.compress(outcome.trace) if outcome.trace else None,
         )
-        self._write("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [values])
+        self.insert("outcomes", [values])
 
     def forget(self, keys: Iterable[tuple[str, str]]) -> None:
         """Remove outcomes, so that their questions are asked again. keys: system and question."""
@@ -232,8 +227,7 @@ class Store:
 
     def measured(self, system: str, question: str, metric: str, value: Mapping[str, Any]) -> None:
         """Write the value of a metric, which is JSON."""
-        values = (system, question, metric, json.dumps(value))
-        self._write("INSERT OR REPLACE INTO measurements VALUES (?, ?, ?, ?)", [values])
+        self.insert("measurements", [(system, question, metric, json.dumps(value))])
 
     def outcomes(self) -> Iterator[Outcome]:
         """All outcomes without their traces, ordered by system and question."""
@@ -297,8 +291,7 @@ class Store:
                 _measurement(values) if table == "measurements" else _outcome(values)
             except (ValueError, LookupError, TypeError) as fault:
                 raise UserFault(f"Line {number} of '{path}' is no outcome of a run: fetch the file anew.") from fault
-            marks = ", ".join("?" * len(values))
-            self._write(f"INSERT OR REPLACE INTO {table} ({COLUMNS[table]}) VALUES ({marks})", [values])  # noqa: S608
+            self.insert(table, [values])
 
     def _read(self, query: str, values: tuple[str, ...] = ()) -> list[Any]:
         try:
@@ -307,7 +300,12 @@ class Store:
         except sqlite3.Error as fault:
             raise self._unusable(fault) from fault
 
-    def _write(self, command: str, rows: list[tuple[Any, ...]]) -> None:
+    def insert(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Write rows with the columns of `COLUMNS`, in one transaction, in place of rows with the same key."""
+        marks = COLUMNS[table].count(",") * "?, " + "?"
+        self._write(f"INSERT OR REPLACE INTO {table} ({COLUMNS[table]}) VALUES ({marks})", rows)  # noqa: S608
+
+    def _write(self, command: str, rows: Sequence[Sequence[Any]]) -> None:
         try:
             with self._lock, self._database:
                 self._database.executemany(command, rows)
@@ -359,8 +357,7 @@ def repair(path: Path) -> Repaired | None:
     new.unlink(missing_ok=True)
     with Store(new, new=True) as store:
         for table, readable in rows.items():
-            marks = ", ".join("?" * len(COLUMNS[table].split(",")))
-            store._write(f"INSERT INTO {table} ({COLUMNS[table]}) VALUES ({marks})", list(map(tuple, readable)))  # noqa: S608
+            store.insert(table, readable)
     aside = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
     for suffix in ("-wal", "-shm", ""):
         part = path.with_name(path.name + suffix)

@@ -164,10 +164,10 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         made: CompiledMachine[StateT, C, InputT, OutputT] = compiled
         return made
 
-    def add_prepare(self, *hooks: Hook, name: str = "prepare") -> None:
+    def add_prepare(self, *hooks: Hook) -> None:
         """Begin the graph with `nodes.prepare`; hooks: the technique's own part of it."""
-        self._add_step(name, partial(prepare, schema=self.state_schema, hooks=hooks))
-        self.add_edge(START, name)
+        self._add_step("prepare", partial(prepare, schema=self.state_schema, hooks=hooks))
+        self.add_edge(START, "prepare")
 
     def add_steps(self, *nodes: Node[C], fallback: Fallback | None = None) -> None:
         """Add nodes without edges. fallback: makes their update if the last attempt ends in a model fault."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..concurrency import gather_or_cancel
+from ..concurrency import map_or_cancel
 from ..errors import ModelFault, UserFault
 from .interfaces import Vectors
 from .local_weights import UNLIMITED, OneThread, load_weights, local_extra
@@ -143,16 +143,13 @@ class ServerEncoder(_CheckedEncoder):
         await super()._agree_on(length)
 
     async def _rows(self, texts: list[str], *, query: bool) -> list[list[float]]:
-        gate = asyncio.Semaphore(SERVER_REQUESTS)
-
         async def request(batch: list[str]) -> list[list[float]]:
             # every compatible server can send plain numbers
             body = {"model": self._model, "input": batch, "encoding_format": "float"}
-            async with gate:
-                return await self._server.request("/embeddings", body, partial(_embeddings, count=len(batch)))
+            return await self._server.request("/embeddings", body, partial(_embeddings, count=len(batch)))
 
         batches = (texts[start : start + SERVER_BATCH] for start in range(0, len(texts), SERVER_BATCH))
-        return [row for rows in await gather_or_cancel(map(request, batches)) for row in rows]
+        return [row for rows in await map_or_cancel(request, batches, SERVER_REQUESTS) for row in rows]
 
 
 def _embeddings(reply: Mapping[str, Any], count: int) -> list[list[float]]:

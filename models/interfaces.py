@@ -7,8 +7,8 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..state.capability import At as At  # noqa: PLC0414 - exported again
-from ..state.capability import Capability as Capability  # noqa: PLC0414
+from ..state.capability import At
+from ..state.capability import Capability as Capability  # noqa: PLC0414 - exported again
 from ..state.capability import States as States  # noqa: PLC0414
 from ..state.messages import Message as Message  # noqa: PLC0414
 
@@ -122,6 +122,24 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class StatePlace:
+    """Where in a model a hidden state is read.
+
+    layer: 1 to L; None is the middle layer, L // 2. Other values of `states` and `at` than the defaults need the
+    capability `inner_states`.
+    """
+
+    layer: int | None = None
+    states: States = "residual"
+    at: At = "last"
+
+    @property
+    def is_inner(self) -> bool:
+        """Does it need the capability `inner_states`?"""
+        return (self.states, self.at) != ("residual", "last")
+
+
+@dataclass(frozen=True)
 class Introspection:
     """n sampled continuations with the model's hidden state at the end of each (SeaKR, section 3.4).
 
@@ -175,18 +193,9 @@ class ChatModel(Protocol):
         ...
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        *,
-        states: States = "residual",
-        at: At = "last",
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
-        """Continue a chat n times and read the hidden states at `layer`; None is the middle layer, L // 2.
-
-        Other values than the defaults of `states` and `at` need the capability `inner_states`.
-        """
+        """Continue a chat n times and read the hidden state of each continuation at this place."""
         ...
 
     async def window(self) -> int | None:

@@ -17,7 +17,6 @@ from .answer_stream import text_listener
 from .choose_by_prompt import ask_and_parse
 from .generation import estimated_tokens
 from .interfaces import (
-    At,
     Capability,
     Choice,
     Completion,
@@ -26,7 +25,7 @@ from .interfaces import (
     Reply,
     Sampling,
     Scores,
-    States,
+    StatePlace,
     Tokens,
 )
 from .provider_faults import langchain_name, provider_fault
@@ -86,13 +85,7 @@ class LangChainChat:
         self._cannot("score given replies")
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        *,
-        states: States = "residual",
-        at: At = "last",
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         """A LangChain chat model does not show its hidden states."""
         self._cannot("show its hidden states")

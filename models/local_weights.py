@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from ..errors import DubitoError, ModelFault, UserFault, extra_command
+from ..errors import DubitoError, ModelFault, UserFault, needs_extra
 
 T = TypeVar("T")
 Model = TypeVar("Model")
@@ -54,13 +54,9 @@ def first_line(fault: BaseException) -> str:
     return (str(fault) or type(fault).__name__).partition("\n")[0].rstrip(".: ")
 
 
-@contextmanager
-def local_extra(kind: str, source: str) -> Iterator[None]:
-    """Turn a failed import into a `UserFault` that names the extra; kind: of model."""
-    try:
-        yield
-    except ImportError as error:
-        raise UserFault(f"The {kind} '{source}' needs a package: {extra_command('local')}.") from error
+def local_extra(kind: str, source: str) -> AbstractContextManager[None]:
+    """Around an import that a model on this machine needs, see `needs_extra`; kind: of model."""
+    return needs_extra(f"The {kind} '{source}' needs a package", "local")
 
 
 def load_weights(load: Callable[..., T], source: str, what: str, instead: str) -> T:

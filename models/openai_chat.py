@@ -1,6 +1,5 @@
 """Chat models behind an OpenAI-compatible HTTP API: vLLM with all its extras, or any plain server."""
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from ..concurrency import gather_or_cancel
+from ..concurrency import gather_or_cancel, map_or_cancel
 from ..errors import CapabilityMissing, ModelFault, UserFault
 from ..server_url import each_url, with_path
 from ..state.capability import MEANING
@@ -17,7 +16,6 @@ from .answer_stream import TextListener, text_listener
 from .choose_by_prompt import ask_and_parse
 from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
 from .interfaces import (
-    At,
     Capability,
     Choice,
     Completion,
@@ -26,7 +24,7 @@ from .interfaces import (
     Reply,
     Sampling,
     Scores,
-    States,
+    StatePlace,
     Token,
     Tokens,
 )
@@ -34,6 +32,7 @@ from .openai_server import RequestRefused, listed, log_probability, unknown_mode
 from .option_probabilities import OptionMasses, normalised, option_masses, told_apart
 from .postprocess import tokens_within
 from .replicas import open_servers
+from .server_list import PATIENT_S, WAIT_S
 from .thinking import CLOSE, OPEN, strip_thinking, why_empty
 from .vllm_states import StatesServer, compare, refuse_extraction
 
@@ -106,10 +105,14 @@ class OpenAIChat:
         """See `Checkable.check`: one request for a few tokens for log-probabilities, one to score a word."""
         await self._meet()
         failed: dict[Capability, str] = {}
-        for capability, works in (("logprobs", self._gives_logprobs), ("score", self._gives_scores)):
+        trials: dict[Capability, Callable[[], Awaitable[object]]] = {
+            "logprobs": lambda: self.complete(_TRIAL, Sampling(max_tokens=8, logprobs=True)),
+            "score": lambda: self.score(_TRIAL, ["Yes"]),
+        }
+        for capability, trial in trials.items():
             if capability in claimed - self._tried:
                 try:
-                    await works()
+                    await trial()
                 except (RequestRefused, CapabilityMissing) as fault:
                     said = f" ({fault})".replace(".)", ")") if isinstance(fault, RequestRefused) else ""
                     failed[capability] = f"'{self.name}' gives no {MEANING[capability]}{said}"
@@ -121,17 +124,11 @@ class OpenAIChat:
     def _vllm(self) -> bool:
         return self._flavour == "vllm"
 
-    async def _gives_logprobs(self) -> None:
-        await self.complete(_TRIAL, Sampling(max_tokens=8, logprobs=True))
-
-    async def _gives_scores(self) -> None:
-        await self.score(_TRIAL, ["Yes"])
-
     async def _meet(self) -> None:
         """Ask the server, once, whether it is there, whether it has the model, and what it is if that is not known."""
         if self._is_met:
             return
-        models = await self._server.reach()
+        models = await self._server.reach(WAIT_S if self._flavour else PATIENT_S)
         if self._states is not None:
             await self._states.reach()
         if self._flavour is None:
@@ -151,7 +148,7 @@ class OpenAIChat:
         thought and the beginning of the answer. Greedy continuations are equal: one is requested for all.
         """
         check_sampling(sampling)
-        await self._know()
+        await self._know_flavour()
         n, body = sampling.distinct, await self._body(messages, sampling)
         replies = [await self._completions({**body, "n": n} if n > 1 else body, sampling, text_listener(sampling))]
         if not self._vllm and (missing := n - len(replies[0].completions)) > 0:  # Ollama and others ignore n
@@ -171,7 +168,7 @@ class OpenAIChat:
         the option that the reply names has probability 1, and a reply that names none is asked again once.
         """
         check_options(options)
-        await self._know()
+        await self._know_flavour()
         if self._vllm:
             return await self._choose_confined(messages, list(options))
         return await self._choose_freely(messages, list(options))
@@ -182,22 +179,16 @@ class OpenAIChat:
         Exact: the tokens of each continuation follow the prompt tokens that `complete` would continue, the generation
         prompt included, so no token straddles the boundary. One request scores all continuations.
         """
-        await self._know()
+        await self._know_flavour()
         if not self._vllm:
             raise self._missing("cannot score given replies")
         if not any(continuations):
             return Scores(((),) * len(continuations), Tokens())
         prompt = await self._tokenize({"messages": list(messages), "add_generation_prompt": True, **_NO_THINKING})
-        return await self._score_ids(prompt, await self._each(continuations, self._text_ids))
+        return await self._score_ids(prompt, await self._ids_of(continuations))
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        *,
-        states: States = "residual",
-        at: At = "last",
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         """See `ChatModel.introspect`; the layer is fixed when the server of hidden states is started.
 
@@ -211,14 +202,14 @@ class OpenAIChat:
                 f"{self.name} shows no hidden states: start its server by `dubito serve MODEL --hidden-states`, which "
                 "prints the name to use (vllm:URL#model&states=URL)."
             )
-        if (states, at) != ("residual", "last"):
+        if place.is_inner:
             raise CapabilityMissing(
                 f"{self.name} shows the residual stream at the last token alone, because vLLM's server gives nothing "
                 "else: set states=residual and at=last, or use engine:, hf: or gguf:."
             )
         check_sampling(sampling)
         model = await self._model_id()
-        await self._states.check(model, layer)
+        await self._states.check(model, place.layer)
         if not self._compared:
             await refuse_extraction(self._server, model)
             _, prompt, drawn = await self._draw(_STORY, Sampling(n=4, temperature=1.0, max_tokens=16))
@@ -227,7 +218,7 @@ class OpenAIChat:
             self._compared = True
         reply, prompt, drawn = await self._draw(messages, sampling)
         distinct = list(dict.fromkeys(sample.ids for sample in drawn))
-        readings = await self._states.read(model, [prompt + ids for ids in distinct], layer)
+        readings = await self._states.read(model, [prompt + ids for ids in distinct], place.layer)
         rows = {ids: reading.state for ids, reading in zip(distinct, readings, strict=True)}
         tokens = sum((reading.tokens for reading in readings), reply.tokens)
         return Introspection(
@@ -236,7 +227,7 @@ class OpenAIChat:
 
     async def window(self) -> int | None:
         """See `ChatModel.window`; None on an openai server."""
-        await self._know()
+        await self._know_flavour()
         if not self._vllm:
             return None
         model = await self._model_id()
@@ -247,12 +238,12 @@ class OpenAIChat:
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         """See `ChatModel.count`; on an openai server an upper estimate (see `estimated_tokens`)."""
-        await self._know()
+        await self._know_flavour()
         if not self._vllm:
             return [estimated_tokens(text) for text in texts]
-        return [len(ids) for ids in await self._each(texts, self._text_ids)]
+        return [len(ids) for ids in await self._ids_of(texts)]
 
-    async def _know(self) -> None:
+    async def _know_flavour(self) -> None:
         if self._flavour is None:
             await self._meet()
 
@@ -378,7 +369,7 @@ class OpenAIChat:
         if not shared:
             return Choice(normalised(masses), tokens)
         undecided = [o for o in options if any(o in group for group in shared)]
-        paths = dict(zip(undecided, await self._each(undecided, self._text_ids), strict=True))
+        paths = dict(zip(undecided, await self._ids_of(undecided), strict=True))
         paths = {option: path + end for option, path in paths.items()}
         scores = await self._score_ids(prompt, list(paths.values()))
         logs = {o: [t.logprob for t in scored] for o, scored in zip(paths, scores.continuations, strict=True)}
@@ -446,15 +437,9 @@ class OpenAIChat:
         body = {"model": await self._model_id(), **body}
         return await self._server.request("/../tokenize", body, lambda reply: [int(token) for token in reply["tokens"]])
 
-    async def _each(self, texts: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
-        gate = asyncio.Semaphore(_TOKENIZE_AT_ONCE)
-
-        async def limited(text: str) -> T:
-            async with gate:
-                return await ask(text)
-
+    async def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
         await self._model_id()  # requested once, not by each task
-        return await gather_or_cancel(map(limited, texts))
+        return await map_or_cancel(self._text_ids, texts, _TOKENIZE_AT_ONCE)
 
     def _missing(self, what: str) -> CapabilityMissing:
         return CapabilityMissing(f"{self.name} {what}; use a vllm:, hf:, gguf: or embedded model for that.")

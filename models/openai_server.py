@@ -22,7 +22,7 @@ from .answer_stream import TextListener
 from .interfaces import Tokens
 from .outage import Outages
 from .provider_faults import TRANSIENT_STATUS, one_line
-from .server_list import listed_models
+from .server_list import WAIT_S, listed_models
 from .streamed_reply import StreamedReply
 
 if TYPE_CHECKING:
@@ -74,13 +74,14 @@ class Server:
             self._served = await self.request("/models", None, _windows)
         return self._served
 
-    async def reach(self) -> Mapping[str, Mapping[str, Any]]:
+    async def reach(self, wait: float = WAIT_S) -> Mapping[str, Mapping[str, Any]]:
         """The listed models by name, empty if there is no list; not repeated, so that a dead server is told at once.
 
-        A server that answered before is not asked again. Raises `ModelFault` if it cannot be reached.
+        wait: seconds for the list. A server that answered before is not asked again. Raises `ModelFault` if it cannot
+        be reached.
         """
         if self._listed is None:
-            models = await asyncio.to_thread(listed_models, self.base_url)
+            models = await asyncio.to_thread(listed_models, self.base_url, wait)
             self._listed = {model["id"]: model for model in models or []}
             if models is not None:
                 self._served = _windows({"data": models})

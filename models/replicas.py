@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -12,6 +13,7 @@ from ..concurrency import gather_or_cancel
 from ..errors import ModelFault, UserFault
 from .answer_stream import TextListener
 from .openai_server import Server, listed
+from .server_list import WAIT_S
 
 T = TypeVar("T")
 
@@ -50,12 +52,12 @@ class Replicas(Server):
         windows = {name: [window for one in lists if (window := one[name])] for name in shared}
         return {name: min(windows[name], default=None) for name in shared}
 
-    async def reach(self) -> Mapping[str, Mapping[str, Any]]:
+    async def reach(self, wait: float = WAIT_S) -> Mapping[str, Mapping[str, Any]]:
         """The models that are on every list, empty without lists; `UserFault` if the servers have none in common.
 
         Raises `ModelFault` for a server that cannot be reached.
         """
-        replies = await gather_or_cancel(server.reach() for server in self._servers)
+        replies = await gather_or_cancel(server.reach(wait) for server in self._servers)
         lists = [models for models in replies if models]
         shared = {name: model for one in lists[:1] for name, model in one.items() if all(name in o for o in lists)}
         if lists and not shared:
@@ -76,27 +78,22 @@ class Replicas(Server):
         order, faults = self._order(body), []
         for server in order:
             try:
-                return await self._asked(server, path, body, read, listener, outage_s=0)
+                with self._under_way_at(server):
+                    return await server.request(path, body, read, listener, outage_s=0)
             except ModelFault as fault:
                 faults.append(fault)
                 listener = None  # the answer may have begun
         if not all(server.is_out for server in self._servers):
             raise faults[-1]
-        return await self._asked(order[0], path, body, read, None, outage_s=outage_s)
+        with self._under_way_at(order[0]):
+            return await order[0].request(path, body, read, outage_s=outage_s)
 
-    async def _asked(
-        self,
-        server: Server,
-        path: str,
-        body: dict[str, Any] | None,
-        read: Callable[[dict[str, Any]], T],
-        listener: TextListener | None,
-        *,
-        outage_s: float | None,
-    ) -> T:
+    @contextmanager
+    def _under_way_at(self, server: Server) -> Iterator[None]:
+        """Count a request of this server while it is under way."""
         self._under_way[server] += 1
         try:
-            return await server.request(path, body, read, listener, outage_s=outage_s)
+            yield
         finally:
             self._under_way[server] -= 1
 

@@ -18,7 +18,7 @@ from .answer_stream import text_listener
 from .batching import Worker
 from .chat_text import ChatText
 from .generation import Request, check_options, check_sampling, choice, scores
-from .interfaces import At, Capability, Choice, Introspection, Message, Reply, Sampling, Scores, States
+from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, StatePlace
 from .local_weights import first_line, quiet_loading, torch_faults
 
 _missing = ""
@@ -96,21 +96,16 @@ class TransformersChat:
         return await self._run(work)
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        *,
-        states: States = "residual",
-        at: At = "last",
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         """See `ChatModel.introspect`."""
         check_sampling(sampling)
         decoder = await self._opened()
-        of_layer, ending = decoder.states.layer(layer, states), decoder.text.eos if at == "eos" else None
+        layer = decoder.states.layer(place.layer, place.states)
+        ending = decoder.text.eos if place.at == "eos" else None
         with torch_faults(self.name):
             introspection: Introspection = await self._worker.generate(
-                Request(tuple(messages), replace(sampling, logprobs=True), of_layer, states, ending)
+                Request(tuple(messages), replace(sampling, logprobs=True), layer, place.states, ending)
             )
         return introspection
 

@@ -14,7 +14,7 @@ from .background import await_in_background
 from .engine_options import EngineOptions, engine_options
 from .engine_process import Engine, start_engine
 from .generation import SampledTokens, check_fit, check_options, check_sampling, choice, scores
-from .interfaces import At, Capability, Choice, Introspection, Message, Reply, Sampling, Scores, States, Tokens
+from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, StatePlace, Tokens
 from .local_weights import check_folder
 from .postprocess import completion
 from .thinking import OPEN, first_stop
@@ -84,13 +84,7 @@ class EngineChat:
         return await self._with_engine(ask)
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        *,
-        states: States = "residual",
-        at: At = "last",
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         """See `ChatModel.introspect`."""
         check_sampling(sampling)
@@ -101,16 +95,15 @@ class EngineChat:
             )
 
         async def ask(engine: Engine) -> Introspection:
-            of_layer, ending = await engine.layer(layer, states), [engine.text.eos] if at == "eos" else []
+            layer = await engine.layer(place.layer, place.states)
+            ending = [engine.text.eos] if place.at == "eos" else []
             reply, prompt, drawn = await self._sample(engine, messages, replace(sampling, logprobs=True), room=1)
             distinct = list(dict.fromkeys(sample.ids for sample in drawn))
             sequences = [(*prompt, *(ids[:-1] if ending else ids), *ending) for ids in distinct]
-            rows = dict(zip(distinct, await engine.states(sequences, of_layer, states), strict=True))
+            rows = dict(zip(distinct, await engine.states(sequences, layer, place.states), strict=True))
             read = sum(len(prompt) + len(ids) for ids in distinct)
             tokens = Tokens(reply.tokens.prompt + read, reply.tokens.completion + len(distinct))
-            return Introspection(
-                replace(reply, tokens=tokens), np.stack([rows[sample.ids] for sample in drawn]), of_layer
-            )
+            return Introspection(replace(reply, tokens=tokens), np.stack([rows[sample.ids] for sample in drawn]), layer)
 
         return await self._with_engine(ask)
 

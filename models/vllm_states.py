@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ..concurrency import gather_or_cancel
+from ..concurrency import map_or_cancel
 from ..errors import ModelFault, UserFault
 from ..settings import settings
 from .generation import SampledTokens
@@ -60,13 +61,7 @@ class StatesServer:
         self, model: str, sequences: Sequence[tuple[int, ...]], layer: int | None = None, *, logprobs: bool = False
     ) -> list[Reading]:
         """The hidden state of each sequence's last token; requests run concurrently."""
-        gate = asyncio.Semaphore(_AT_ONCE)
-
-        async def limited(ids: tuple[int, ...]) -> Reading:
-            async with gate:
-                return await self._read(model, ids, logprobs=logprobs)
-
-        readings = await gather_or_cancel(map(limited, sequences))
+        readings = await map_or_cancel(partial(self._read, model, logprobs=logprobs), sequences, _AT_ONCE)
         for reading in readings:
             self._refuse_other(layer, reading.layer)
         if len({(reading.layer, *reading.state.shape) for reading in readings}) > 1:

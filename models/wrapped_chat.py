@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from ..prompts import break_chat_marks
 from .interfaces import (
-    At,
     Capability,
     ChatModel,
     Checkable,
@@ -17,7 +16,7 @@ from .interfaces import (
     Reply,
     Sampling,
     Scores,
-    States,
+    StatePlace,
 )
 
 Result = TypeVar("Result", Reply, Choice, Scores, Introspection)
@@ -73,23 +72,15 @@ class WrappedChat(ABC):
         return await self._call("score", request, lambda _: self.model.score(messages, continuations))
 
     async def introspect(
-        self,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        layer: int | None = None,
-        *,
-        states: States = "residual",
-        at: At = "last",
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         """See `ChatModel.introspect`."""
         messages = _without_marks(messages)
-        request = {**_request(messages, sampling), "layer": layer}
-        if (states, at) != ("residual", "last"):  # else the keys of caches that were written before there was a choice
-            request |= {"states": states, "at": at}
+        request = {**_request(messages, sampling), "layer": place.layer}
+        if place.is_inner:  # else the keys of caches that were written before there was a choice
+            request |= {"states": place.states, "at": place.at}
         return await self._call(
-            "introspect",
-            request,
-            lambda seed: self.model.introspect(messages, replace(sampling, seed=seed), layer, states=states, at=at),
+            "introspect", request, lambda seed: self.model.introspect(messages, replace(sampling, seed=seed), place)
         )
 
     async def window(self) -> int | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CapabilityMissing, ContractFault
-from ..models.interfaces import ChatModel, Completion, Message, Sampling
+from ..models.interfaces import ChatModel, Completion, Message, Sampling, StatePlace
 from ..prompts import unparsed
 from ..resources.resources import Resources
 from ..state.reasoning import ReasoningContext
@@ -89,10 +89,8 @@ async def greedy_continuation(prompt: Prompt, context: ReasoningContext, llm: Ch
 async def _gram(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
     """The regularised Gram determinant of the hidden states at the ends of k samples (section 3.4)."""
     llm = await resources.llm(context)
-    states, at = context.quantity()
-    introspection = await llm.introspect(
-        prompt.messages, _sampling(prompt, context), context.layer or None, states=states, at=at
-    )
+    place = StatePlace(context.layer or None, *context.quantity())
+    introspection = await llm.introspect(prompt.messages, _sampling(prompt, context), place)
     rows = [i for i, completion in enumerate(introspection.reply.completions) if completion.text.strip()]
     return Estimate(eigen_score(introspection.states[rows], context.alpha) if len(rows) > 1 else None)
 
@@ -116,7 +114,7 @@ async def _energy(prompt: Prompt, greedy: Completion, context: SeaKRContext, res
     """The mean free energy of the greedy continuation's tokens."""
     llm = await resources.llm(context)
     sampling = Sampling(max_tokens=context.max_step_tokens, stop=prompt.stop, logprobs=True)
-    introspection = await llm.introspect(prompt.messages, sampling, context.layer or None)
+    introspection = await llm.introspect(prompt.messages, sampling, StatePlace(context.layer or None))
     return Estimate(introspection.energies[0] if introspection.energies and greedy.text.strip() else None)
 
 

@@ -10,9 +10,10 @@ MOST_TITLES = 5
 """Titles in a sentence about evidence; the others are counted."""
 
 NO_ANSWER = "(no answer)"
+"""Stands for an empty answer."""
 
 WITHHELD = "(withheld: not certain enough)"
-"""Stands for an empty answer."""
+"""Stands for an answer that is withheld."""
 
 
 def counted(count: int, thing: str) -> str:

@@ -23,7 +23,17 @@ from typing import Any
 
 import numpy as np
 from dubito.cli.completion import GRAPH_OF_SETTING
-from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, Token, Tokens, Vectors
+from dubito.models.interfaces import (
+    Completion,
+    Introspection,
+    Message,
+    Reply,
+    Sampling,
+    StatePlace,
+    Token,
+    Tokens,
+    Vectors,
+)
 from dubito.prompts.reasoning_examples import ENDING
 from dubito.tests.json_lines import write_lines
 from dubito.tests.scripted import ScriptedChat, ScriptedEncoder, rephrases
@@ -170,11 +180,11 @@ class Talker(ScriptedChat):
         return Reply((Completion(said, "stop", words),) * sampling.n, Tokens(7, len(words) * sampling.n))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         reply = await self.complete(messages, sampling)
         scattered = np.random.default_rng(len(messages[-1]["content"])).normal(size=(sampling.n, 8))
-        return Introspection(reply, scattered.astype(np.float32), layer or 15, (-1.0,) * sampling.n)
+        return Introspection(reply, scattered.astype(np.float32), place.layer or 15, (-1.0,) * sampling.n)
 
 
 @dataclass

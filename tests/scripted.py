@@ -25,6 +25,7 @@ from dubito.models.interfaces import (
     Reply,
     Sampling,
     Scores,
+    StatePlace,
     Token,
     Tokens,
     Vectors,
@@ -106,7 +107,7 @@ class ScriptedChat:
         return Scores(tuple((Token(text, self.mean_logprob(user, text)),) for text in continuations), Tokens(11, 0))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         raise CapabilityMissing("scripted shows no hidden states")
 
@@ -457,17 +458,17 @@ class Reasoner(ScriptedChat):
         return Choice({"yes": 1 - no, "no": no}, Tokens(5, 1))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         one = self._heard(messages, sampling, read=True)
-        self.layers.append(layer)
-        self.quantities.append((how["states"], how["at"]))
+        self.layers.append(place.layer)
+        self.quantities.append((place.states, place.at))
         await self._begin("introspect", messages)
         wanted = self.uncertainty(one.kind, one.shown, one.rationales)
         text = "" if wanted is None else "a sample"
         reply = Reply(tuple(spoken(text, sampling) for _ in range(sampling.n)), Tokens(7, 3 * sampling.n))
         energies = (self.energy,) * sampling.n if "energy" in self.capabilities else None
-        return Introspection(reply, alike(sampling.n, -6.5 if wanted is None else wanted), layer or 15, energies)
+        return Introspection(reply, alike(sampling.n, -6.5 if wanted is None else wanted), place.layer or 15, energies)
 
     def of(self, kind: str, *, read: bool = False) -> list[Asked]:
         """The calls of a kind, for text or for states."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, Token, Tokens
+from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, StatePlace, Token, Tokens
 from dubito.tests.scripted import ScriptedChat
 
 SURE, UNSURE = 0.0, 10.0
@@ -39,7 +39,7 @@ class Thinker(ScriptedChat):
         return Reply((Completion(text, "stop", tokens),) * sampling.n, Tokens(7, 3))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         await self._begin("introspect", messages)
         rationales, question = rationales_and_question(messages)

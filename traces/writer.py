@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .. import __version__
@@ -92,9 +91,7 @@ class Trace:
         self._write(first_line(self._run.graph, self._run.question, self._run.context))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
         self._write(last_line(self._run.seconds, self._run.output, fault))
         self._file.close()
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserFault, extra_command
+from ...errors import UserFault, needs_extra
 from .reading import PlacedRecord
 
 PREFERRED_SPLITS = ("validation", "dev", "test")
@@ -35,10 +35,8 @@ def rows_on_hub(name: str) -> tuple[str, Iterator[PlacedRecord]]:
 
 
 def _library() -> Any:  # noqa: ANN401 - an optional library's module
-    try:
+    with needs_extra("Loading from the HuggingFace hub needs an extra", "datasets"):
         import datasets  # noqa: PLC0415 - of an extra
-    except ImportError as fault:
-        raise UserFault(f"Loading from the HuggingFace hub needs an extra: {extra_command('datasets')}.") from fault
     return datasets
 
 

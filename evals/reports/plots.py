@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,21 +29,16 @@ DSE_CUTS = (0.0, 0.2, 0.5, 0.8, 1.2)
 
 def plots_of(summary: Summary, inputs: ReportInputs) -> list[Plot]:
     """The plots of all datasets."""
-    plots = []
+    plots: list[Plot] = []
     for number, section in enumerate(summary.sections, 1):
         stem = f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', section.dataset).strip('-')[:60]}"
-        for make in (_by_dse, _levels, _overlap, _right_and_wrong, _by_step, _risk_coverage, _cost):
-            if (plot := make(summary, section, inputs)) is not None:
-                name, title, note, draw = plot
-                plots.append(Plot(f"{stem}-{name}", section.dataset, title, note, draw))
+        kinds = (_by_dse, _levels, _overlap, _right_and_wrong, _by_step, _risk_coverage, _cost)
+        made = (plot_of(summary, section, inputs) for plot_of in kinds)
+        plots += [replace(plot, name=f"{stem}-{plot.name}") for plot in made if plot is not None]
     return plots
 
 
-NamedPlot = tuple[str, str, str, Callable[[], "Figure"]]
-"""File name, title, note, and the function that draws."""
-
-
-def _by_dse(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
+def _by_dse(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | None:
     metric = summary.metric
     by_system = {
         label: scored
@@ -70,10 +66,10 @@ def _by_dse(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPl
         return figure
 
     note = "Mean score of the answers by their DSE. Above each bar: the number of answers."
-    return "dse", f"{called(metric)} by DSE", note, draw
+    return Plot("dse", section.dataset, f"{called(metric)} by DSE", note, draw)
 
 
-def _levels(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
+def _levels(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | None:
     chosen = _by_system(summary, section, lambda outcome: outcome.output.get("lambda_star"))
     if not chosen:
         return None
@@ -96,10 +92,10 @@ def _levels(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPl
         return figure
 
     beside = ", beside the Oracle, which knows the gold answers" if section.chosen else ""
-    return "lambda", "Chosen λ", f"How often each λ was chosen{beside}.", draw
+    return Plot("lambda", section.dataset, "Chosen λ", f"How often each λ was chosen{beside}.", draw)
 
 
-def _overlap(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
+def _overlap(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | None:
     sets = _by_system(summary, section, lambda outcome: inputs.levels.get((outcome.system, outcome.question)))
     by_system = {label: overlaps(by_level) for label, by_level in sets.items()}
     if not by_system:
@@ -121,10 +117,10 @@ def _overlap(summary: Summary, section: Section, inputs: ReportInputs) -> NamedP
         return figure
 
     note = "Jaccard index of the chunk sets of two λ, mean over questions."
-    return "overlap", "Overlap of the chunk sets", note, draw
+    return Plot("overlap", section.dataset, "Overlap of the chunk sets", note, draw)
 
 
-def _right_and_wrong(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
+def _right_and_wrong(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | None:
     """Histograms of the uncertainty of right and wrong answers. DSE has a plot of its own."""
     by_system = {
         label: outcomes
@@ -147,10 +143,10 @@ def _right_and_wrong(summary: Summary, section: Section, inputs: ReportInputs) -
         return figure
 
     note = "The uncertainty of right and of wrong answers. Above its threshold the system calls itself uncertain."
-    return "uncertainty", "Uncertainty of right and wrong answers", note, draw
+    return Plot("uncertainty", section.dataset, "Uncertainty of right and wrong answers", note, draw)
 
 
-def _by_step(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
+def _by_step(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | None:
     by_system = _by_system(
         summary, section, lambda outcome: inputs.deltas.get((outcome.system, outcome.question)) or None
     )
@@ -169,10 +165,10 @@ def _by_step(summary: Summary, section: Section, inputs: ReportInputs) -> NamedP
         return figure
 
     note = "How much belief in the right answer the evidence known after a step adds. Later steps have fewer questions."
-    return "steps", "ΔSePer by step", note, draw
+    return Plot("steps", section.dataset, "ΔSePer by step", note, draw)
 
 
-def _risk_coverage(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
+def _risk_coverage(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | None:
     by_system = {
         label: kept
         for label, outcomes in _with_uncertainty(summary, section).items()
@@ -194,11 +190,11 @@ def _risk_coverage(summary: Summary, section: Section, inputs: ReportInputs) -> 
         return figure
 
     note = "The risk of answering only the questions that a system is most certain of. Lower is better, flat is chance."
-    return "risk-coverage", "Risk and coverage", note, draw
+    return Plot("risk-coverage", section.dataset, "Risk and coverage", note, draw)
 
 
-def _cost(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot | None:
-    """What a question costs in tokens, and how good the answers are; the line joins the systems that nothing beats."""
+def _cost(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | None:
+    """What a question costs in tokens, and how good the answers are, with a line along the `frontier`."""
     metric = summary.metric
     figures = {row.label: row.metrics[metric] for row in section.systems if metric in row.metrics}
     costs = [
@@ -225,12 +221,12 @@ def _cost(summary: Summary, section: Section, inputs: ReportInputs) -> NamedPlot
         legend(figure)
         return figure
 
-    note = "The line joins the systems than which none is both better and cheaper. Bars: the intervals of the means."
-    return "cost", "Cost and quality", note, draw
+    note = "The line joins the systems that no other beats in both quality and cost. Bars: the intervals of the means."
+    return Plot("cost", section.dataset, "Cost and quality", note, draw)
 
 
 def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points (cost, score) with a higher score than all that cost as little or less, the cheapest first."""
+    """The points (cost, score) that score higher than every other point of equal or lower cost, the cheapest first."""
     kept: list[tuple[float, float]] = []
     for cost, score in sorted(points, key=lambda point: (point[0], -point[1])):
         if not kept or score > kept[-1][1]:

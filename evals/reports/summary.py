@@ -153,9 +153,9 @@ class GivenAnswers:
 
 
 class Reference(NamedTuple):
-    """The system by whose uncertainty the questions of all systems are parted.
+    """The system whose uncertainty splits the questions of all systems in two.
 
-    uncertainties: by question, of those that it answered, null where unknown; thresholds: rising. Its answers may be
+    uncertainties: by question, for those that it answered, None where unknown; thresholds: rising. It may be a system
     of another run over the same questions.
     """
 
@@ -167,7 +167,7 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True)
 class Parted:
-    """The mean of a metric of a system on the questions of which the reference is certain, and on the others.
+    """A system's mean of a metric on the questions that the reference is certain of, and on the others.
 
     certain: its uncertainty is at most the threshold; an unknown one is uncertain. None: no such question is answered.
     """

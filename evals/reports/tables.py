@@ -24,7 +24,7 @@ GROUPS = (
 
 ORACLE_NOTE = "Oracle: for each question, the λ with the best F1 among the systems that select by gMMR; an upper bound."
 COST_NOTE = "Means over answered questions. Cached calls and their tokens are counted like other calls."
-CACHE_NOTE = "The seconds do not include cached calls; how long these took when they were made stands beside."
+CACHE_NOTE = "The seconds do not include cached calls; the last column says how long these took when they were made."
 STAGE_NOTE = "Means over questions. The seconds of parallel runs add up."
 UNCERTAINTY_NOTE = (
     "AUROC: the probability that a wrong answer is more uncertain than a right one; 0.5 is chance. AURC: the area "
@@ -80,7 +80,7 @@ def parted_table(section: Section, metric: str, reference: Reference) -> Table:
         cells = numbers(*("-" if part is None else f"{number(part.mean)} ({part.n})" for part in parts))
         rows.append(Row([Cell(system.label), *cells]))
     title = f"{called(metric)} by the uncertainty of {reference.system}"
-    note = f"{reference.signal} of {reference.system}, for the questions that it answered; unknown is above."
+    note = f"{reference.signal} of {reference.system}, for the questions that it answered; unknown counts as above."
     return Table(columns, rows, title, note)
 
 

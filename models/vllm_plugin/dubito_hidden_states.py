@@ -1,8 +1,8 @@
 """A connector that a vLLM server loads: it writes the last prompt token's hidden state to a small file per request.
 
-It runs in vLLM's own environment, where PYTHONPATH finds it (see `cli/serving.py`), so it cannot import dubito. vLLM's
-example connector, its base, writes the states of all tokens through pinned memory, which does not exist on a CPU, and
-leaves the files of aborted requests.
+It runs in vLLM's own environment, where PYTHONPATH finds it (see `cli/vllm_commands.py`), so it cannot import dubito.
+vLLM's example connector, its base, writes the states of all tokens through pinned memory, which does not exist on a
+CPU, and leaves the files of aborted requests.
 """
 
 from __future__ import annotations

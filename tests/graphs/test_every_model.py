@@ -18,6 +18,7 @@ from dubito.models.interfaces import (
     Message,
     Reply,
     Sampling,
+    StatePlace,
     Tokens,
 )
 from dubito.resources.resources import Resources
@@ -100,7 +101,7 @@ class InProcess(ScriptedChat):
         return Reply((spoken(SAYS, sampling),) * sampling.n, Tokens(7, 3))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         states = np.tile(np.array([1.0, -1.0], dtype=np.float32), (sampling.n, 1))
         return Introspection(await self.complete(messages, sampling), states, 15)

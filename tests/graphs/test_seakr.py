@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from dubito.errors import CapabilityMissing, ContractFault, UserFault
 from dubito.graphs import seakr, wiring
-from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, Token, Tokens
+from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, StatePlace, Token, Tokens
 from dubito.nodes.thresholds import BUILT_IN
 from dubito.prompts.reasoning_examples import ENDING
 from dubito.resources.resources import Resources
@@ -241,9 +241,9 @@ class Sampler(Reasoner):
     rows: Any = ()
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
-        await super().introspect(messages, sampling, layer, **how)
+        await super().introspect(messages, sampling, place)
         return await introspected(self.texts, self.rows, sampling.n)
 
 

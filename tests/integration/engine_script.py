@@ -13,7 +13,7 @@ from typing import Any
 from dubito.errors import DubitoError
 from dubito.graphs import seakr
 from dubito.models.engine_process import Engine
-from dubito.models.interfaces import Introspection, Message, Reply, Sampling, States, Vectors
+from dubito.models.interfaces import Introspection, Message, Reply, Sampling, StatePlace, States, Vectors
 from dubito.models.vllm_engine import EngineChat
 from dubito.resources.resources import Resources
 from dubito.state.context import BaseContext
@@ -110,13 +110,13 @@ async def look(chat: EngineChat, watch: Watch) -> dict[str, Any]:
         "stopped": watch.told(await chat.introspect(STORY, Sampling(max_tokens=24, stop=(stop,)))),
         "limited": watch.told(await chat.introspect(STORY, Sampling(max_tokens=5))),
         "ended": watch.told(await chat.introspect(QUESTION, Sampling(max_tokens=100))),
-        "last layer": watch.told(await chat.introspect(STORY, Sampling(max_tokens=5), 30)),
-        "first layer": watch.told(await chat.introspect(STORY, Sampling(max_tokens=5), 1)),
+        "last layer": watch.told(await chat.introspect(STORY, Sampling(max_tokens=5), StatePlace(30))),
+        "first layer": watch.told(await chat.introspect(STORY, Sampling(max_tokens=5), StatePlace(1))),
         "feed forward": watch.told(
-            await chat.introspect(STORY, Sampling(max_tokens=5), states="feed_forward", at="eos")
+            await chat.introspect(STORY, Sampling(max_tokens=5), StatePlace(states="feed_forward", at="eos"))
         ),
     }
-    found["no layer"] = await fault(chat.introspect(STORY, Sampling(), 31))
+    found["no layer"] = await fault(chat.introspect(STORY, Sampling(), StatePlace(31)))
 
     found["block"] = watch.engine._llm.vllm_config.cache_config.block_size
     await chat.complete(LONG, Sampling(max_tokens=1))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dubito.errors import ContextOverflow, UserFault
 from dubito.models import decoding
-from dubito.models.interfaces import Message, Sampling
+from dubito.models.interfaces import Message, Sampling, StatePlace
 from dubito.models.transformers_chat import TransformersChat
 
 torch = pytest.importorskip("torch")
@@ -100,7 +100,7 @@ async def test_states_and_energies_are_those_of_plain_forward_passes(chat, refer
     prompt = prompt_ids(reference.tokenizer, CAPITAL)
     sampling = Sampling(n=5, temperature=0.8, top_p=0.9, top_k=50, seed=2, max_tokens=9, stop=("Paris",))
     for asked, layer in ((None, 15), (1, 1), (30, 30)):
-        said = await chat.introspect(CAPITAL, sampling, asked)
+        said = await chat.introspect(CAPITAL, sampling, StatePlace(asked))
         assert (said.layer, said.states.shape, said.states.dtype) == (layer, (5, 576), np.float32)
         rows = generated.pop()
         for ids, state, energy in zip(rows, said.states, said.energies, strict=True):
@@ -123,7 +123,9 @@ async def test_a_feed_forward_block_says_what_it_adds_to_the_residual_stream(cha
         lambda _, given: before.append(given[0])
     )
     for at in ("eos", "last"):
-        said = await chat.introspect(CAPITAL, Sampling(max_tokens=6, stop=stop), states="feed_forward", at=at)
+        said = await chat.introspect(
+            CAPITAL, Sampling(max_tokens=6, stop=stop), StatePlace(states="feed_forward", at=at)
+        )
         (ids,) = generated.pop()
         assert len(ids) == (4 if stop else 6)
         assert ids[-1] != END
@@ -139,7 +141,7 @@ async def test_states_at_an_end_token_beside_requests_without_it(chat, reference
     prompt = prompt_ids(reference.tokenizer, CAPITAL)
     sampling = Sampling(n=3, temperature=0.8, seed=5, max_tokens=5)
     put_in, plain_one = await asyncio.gather(
-        chat.introspect(CAPITAL, sampling, at="eos"), chat.introspect(CAPITAL, sampling)
+        chat.introspect(CAPITAL, sampling, StatePlace(at="eos")), chat.introspect(CAPITAL, sampling)
     )
     texts = [[one.text for one in said.reply.completions] for said in (put_in, plain_one)]
     assert texts[0] == texts[1], "the text is that of the sample"
@@ -152,8 +154,8 @@ async def test_feed_forward_blocks_of_several_architectures(tiny):
     for kind, folder in tiny.items():
         chat = TransformersChat(kind, str(folder), dtype="float32")
         sampling = Sampling(n=2, temperature=1.0, seed=3, max_tokens=4)
-        inner = await chat.introspect(CAPITAL, sampling, 2, states="feed_forward", at="eos")
-        outer = await chat.introspect(CAPITAL, sampling, 2, at="eos")
+        inner = await chat.introspect(CAPITAL, sampling, StatePlace(2, "feed_forward", "eos"))
+        outer = await chat.introspect(CAPITAL, sampling, StatePlace(2, at="eos"))
         assert inner.states.shape == outer.states.shape == (2, 32)
         assert apart(inner.states, outer.states) > 1e-2, kind
 
@@ -185,7 +187,9 @@ async def test_what_ends_a_continuation_does_not_change_which_token_is_last(chat
 async def test_the_samples_are_those_of_complete(chat):
     sampling = Sampling(n=4, temperature=1.0, seed=11, max_tokens=6, stop=(",",), logprobs=True)
     reply = await chat.complete(SURPRISE, sampling)
-    said = await chat.introspect(SURPRISE, Sampling(n=4, temperature=1.0, seed=11, max_tokens=6, stop=(",",)), 2)
+    said = await chat.introspect(
+        SURPRISE, Sampling(n=4, temperature=1.0, seed=11, max_tokens=6, stop=(",",)), StatePlace(2)
+    )
     assert said.tokens == reply.tokens
     for mine, theirs in zip(said.reply.completions, reply.completions, strict=True):
         assert (mine.text, mine.finish_reason) == (theirs.text, theirs.finish_reason)
@@ -227,10 +231,10 @@ async def test_a_greedy_pass_and_the_samples_after_it_read_the_prompt_once(chat,
 
 async def test_introspections_at_once_equal_those_alone(chat):
     calls = [
-        (CAPITAL, Sampling(n=3, temperature=1.0, seed=1, max_tokens=7), 15),
-        (SURPRISE, Sampling(n=2, temperature=0.7, seed=2, max_tokens=3), 30),
-        (CAPITAL, Sampling(max_tokens=5), 1),
-        (SURPRISE, Sampling(n=3, temperature=1.0, seed=4, max_tokens=9, stop=(" ",)), 15),
+        (CAPITAL, Sampling(n=3, temperature=1.0, seed=1, max_tokens=7), StatePlace(15)),
+        (SURPRISE, Sampling(n=2, temperature=0.7, seed=2, max_tokens=3), StatePlace(30)),
+        (CAPITAL, Sampling(max_tokens=5), StatePlace(1)),
+        (SURPRISE, Sampling(n=3, temperature=1.0, seed=4, max_tokens=9, stop=(" ",)), StatePlace(15)),
     ]
     alone = [await chat.introspect(*call) for call in calls]
     *together, reply = await asyncio.gather(
@@ -253,7 +257,8 @@ async def test_architectures_are_exact_in_a_batch_and_in_parts(tiny, kind, gener
         chat = TransformersChat(kind, str(tiny[kind]), dtype="float32", rows=rows)
         for layer in layers:
             said, _ = await asyncio.gather(
-                chat.introspect(CAPITAL, sampling, layer), chat.introspect(SURPRISE, Sampling(max_tokens=4), 1)
+                chat.introspect(CAPITAL, sampling, StatePlace(layer)),
+                chat.introspect(SURPRISE, Sampling(max_tokens=4), StatePlace(1)),
             )
             assert said.energies is not None
             ids = next(call for call in generated if len(call) == 5)
@@ -274,7 +279,7 @@ async def test_only_the_wanted_states_are_kept(tiny, monkeypatch):
         return result(self, request)
 
     monkeypatch.setattr(decoding.Decoder, "_result", noting)
-    await chat.introspect(CAPITAL, Sampling(n=4, temperature=1.0, seed=1, max_tokens=20), 2)
+    await chat.introspect(CAPITAL, Sampling(n=4, temperature=1.0, seed=1, max_tokens=20), StatePlace(2))
     assert len(kept) == 4
     assert max(kept) <= 4 * 32 * 4  # one layer's states of the last tokens, at most all that ended in one step
     assert chat._decoder is not None
@@ -284,7 +289,7 @@ async def test_only_the_wanted_states_are_kept(tiny, monkeypatch):
 async def test_states_of_half_precision_are_float32(tiny, generated, tokenizer):
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny["llama"], dtype=torch.bfloat16).eval()
     chat = TransformersChat("tiny", str(tiny["llama"]), dtype="bfloat16")
-    said = await chat.introspect(CAPITAL, Sampling(n=3, temperature=1.0, seed=1, max_tokens=5), 2)
+    said = await chat.introspect(CAPITAL, Sampling(n=3, temperature=1.0, seed=1, max_tokens=5), StatePlace(2))
     assert said.states.dtype == np.float32
     for ids, state in zip(generated.pop(), said.states, strict=True):
         assert distance(state, plain(model, prompt_ids(tokenizer, CAPITAL), ids, 2)[0]) < 0.05
@@ -296,7 +301,7 @@ async def test_continuations_that_are_all_empty_have_states_too(tiny, tmp_path, 
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(49152))}))
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny["llama"], dtype=torch.float32).eval()
     chat = TransformersChat("silent", str(tmp_path), dtype="float32")
-    said = await chat.introspect(CAPITAL, Sampling(n=3, temperature=1.0, seed=1), 2)
+    said = await chat.introspect(CAPITAL, Sampling(n=3, temperature=1.0, seed=1), StatePlace(2))
     assert [(c.text, c.finish_reason, len(c.tokens)) for c in said.reply.completions] == [("", "stop", 1)] * 3
     for ids, state in zip(generated.pop(), said.states, strict=True):
         assert len(ids) == 1
@@ -307,7 +312,7 @@ async def test_the_window_s_last_token_is_read(tiny, generated, tokenizer):
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny["llama"], dtype=torch.float32).eval()
     chat = TransformersChat("tiny", str(tiny["llama"]), dtype="float32")
     prompt = prompt_ids(tokenizer, CAPITAL)
-    said = await chat.introspect(CAPITAL, Sampling(n=2, temperature=0.5, seed=1, max_tokens=5000), 3)
+    said = await chat.introspect(CAPITAL, Sampling(n=2, temperature=0.5, seed=1, max_tokens=5000), StatePlace(3))
     assert "length" in {c.finish_reason for c in said.reply.completions}
     assert said.tokens.prompt + max(map(len, generated[0])) == 96
     for ids, state in zip(generated.pop(), said.states, strict=True):
@@ -317,13 +322,15 @@ async def test_the_window_s_last_token_is_read(tiny, generated, tokenizer):
 async def test_a_cancelled_introspection_breaks_no_other(tiny):
     chat = TransformersChat("tiny", str(tiny["llama"]), dtype="float32")
     sampling = Sampling(n=3, temperature=1.0, seed=5, max_tokens=12)
-    alone = await chat.introspect(CAPITAL, sampling, 2)
-    given_up = asyncio.ensure_future(chat.introspect(SURPRISE, Sampling(n=9, max_tokens=50, temperature=1.0), 1))
-    beside = asyncio.ensure_future(chat.introspect(CAPITAL, sampling, 2))
+    alone = await chat.introspect(CAPITAL, sampling, StatePlace(2))
+    given_up = asyncio.ensure_future(
+        chat.introspect(SURPRISE, Sampling(n=9, max_tokens=50, temperature=1.0), StatePlace(1))
+    )
+    beside = asyncio.ensure_future(chat.introspect(CAPITAL, sampling, StatePlace(2)))
     await asyncio.sleep(0)
     given_up.cancel()
     assert apart((await beside).states, alone.states) < 1e-4
-    assert apart((await chat.introspect(CAPITAL, sampling, 2)).states, alone.states) < 1e-4
+    assert apart((await chat.introspect(CAPITAL, sampling, StatePlace(2))).states, alone.states) < 1e-4
 
 
 async def test_one_sample_is_a_row(tiny):
@@ -337,7 +344,7 @@ async def test_bad_input_is_the_user_s_fault(tiny, tmp_path):
     chat = TransformersChat("tiny", str(tiny["llama"]), dtype="float32")
     for layer in (0, 4, -1):
         with pytest.raises(UserFault, match=rf"tiny has 3 layers: choose one from 1 to 3, not {layer}\."):
-            await chat.introspect(CAPITAL, Sampling(), layer)
+            await chat.introspect(CAPITAL, Sampling(), StatePlace(layer))
     with pytest.raises(UserFault, match="n and max_tokens must be 1 or more"):
         await chat.introspect(CAPITAL, Sampling(n=0))
     with pytest.raises(ContextOverflow, match="use fewer or shorter chunks"):

@@ -16,7 +16,7 @@ from dubito.graphs.wiring import Machine
 from dubito.models import answer_stream, decoding, transformers_chat
 from dubito.models.answer_stream import showing
 from dubito.models.chat_text import ChatText
-from dubito.models.interfaces import Choice, Introspection, Message, Sampling, Scores
+from dubito.models.interfaces import Choice, Introspection, Message, Sampling, Scores, StatePlace
 from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import smollm2_gguf
 from dubito.prompts import answer, break_chat_marks, plan, report
@@ -436,11 +436,11 @@ def in_turn(chat):
     hot = Sampling(n=3, temperature=0.8, seed=4, max_tokens=4, logprobs=True)
     yield lambda: chat.complete(told(BRIEFS[0], "Name two?"), hot)
     yield lambda: chat.complete(told(BRIEFS[0], "Name two?"), Sampling(max_tokens=3, logprobs=True))
-    yield lambda: chat.introspect(told(BRIEFS[0], "Name two."), hot, 2)
+    yield lambda: chat.introspect(told(BRIEFS[0], "Name two."), hot, StatePlace(2))
     yield lambda: chat.score(told(BRIEFS[1], "A capital?"), ["Paris", "", "the city of Rome"])
     yield lambda: chat.choose(told(BRIEFS[0], "A city?"), ["Paris", "Rome"])
     yield lambda: chat.score(told(BRIEFS[1], "A capital?"), ["Paris"])
-    yield lambda: chat.introspect(told(BRIEFS[1], "A capital?"), hot, 3)
+    yield lambda: chat.introspect(told(BRIEFS[1], "A capital?"), hot, StatePlace(3))
 
 
 def numbers(said):

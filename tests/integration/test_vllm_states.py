@@ -22,7 +22,7 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 from dubito.errors import ContextOverflow, UserFault
-from dubito.models.interfaces import Message, Sampling, Vectors
+from dubito.models.interfaces import Message, Sampling, StatePlace, Vectors
 from dubito.models.openai_chat import OpenAIChat
 from dubito.models.vllm_states import Reading, StatesServer
 from dubito.resources.opening import open_chat_model
@@ -290,7 +290,7 @@ async def test_a_server_for_hidden_states_is_not_sampled_from(served: Served) ->
     with pytest.raises(UserFault, match="gives no hidden states: start it by `dubito serve MODEL --hidden-states`"):
         await open_chat_model(f"vllm:{served.plain}#smollm2&states={served.plain}").introspect(QUESTION, Sampling())
     with pytest.raises(UserFault, match=r"of layer 15, not of layer 7: .* --layer 7"):
-        await open_chat_model(served.told["llm"]).introspect(QUESTION, Sampling(), 7)
+        await open_chat_model(served.told["llm"]).introspect(QUESTION, Sampling(), StatePlace(7))
     assert served.left_files() == []
 
 

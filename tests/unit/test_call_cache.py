@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from dubito.models.interfaces import (
     Reply,
     Sampling,
     Scores,
+    StatePlace,
     Token,
     Tokens,
 )
@@ -48,11 +48,11 @@ class Numbered(ScriptedChat):
         return Scores(tuple((Token(text, -1 / 3),) for text in continuations), Tokens(3, 0))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, layer: int | None = None, **how: Any
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
     ) -> Introspection:
         reply = await self.complete(messages, sampling)
         states = np.arange(6, dtype=np.float32).reshape(2, 3) / np.float32(7) + len(self.calls)
-        return Introspection(reply, states, layer or 4, (1 / 3, 2.0))
+        return Introspection(reply, states, place.layer or 4, (1 / 3, 2.0))
 
 
 @pytest.fixture
@@ -67,12 +67,12 @@ async def test_every_verb_gives_back_what_was_said_once(memory: CallMemory, tmp_
         await first.complete(HI, SAMPLED),
         await first.choose(HI, ["b", "a"]),
         await first.score(HI, ["x", "y"]),
-        await first.introspect(HI, SAMPLED, 3),
+        await first.introspect(HI, SAMPLED, StatePlace(3)),
     ]
     asked = len(model.calls)
     other = RememberingChat(model, CallMemory(tmp_path / "calls.sqlite"))  # another process would open it anew
     again = [await other.complete(HI, SAMPLED), await other.choose(HI, ["b", "a"]), await other.score(HI, ["x", "y"])]
-    found = await other.introspect(HI, SAMPLED, 3)
+    found = await other.introspect(HI, SAMPLED, StatePlace(3))
     assert len(model.calls) == asked
     assert again == said[:3]
     assert isinstance(again[1], Choice)

@@ -18,7 +18,7 @@ from weakref import WeakSet
 import pytest
 from blockbuster import blockbuster_ctx
 from dubito.errors import CapabilityMissing, ContextOverflow, ModelFault, UserFault
-from dubito.models import outage
+from dubito.models import outage, server_list
 from dubito.models.interfaces import ChatModel, Message, Sampling, Tokens
 from dubito.models.metering import Metered
 from dubito.models.openai_chat import OpenAIChat
@@ -837,6 +837,19 @@ async def test_a_dropped_connection_is_a_model_fault(answer: bytes) -> None:
         with pytest.raises(ModelFault, match="the connection failed"):
             await chat.complete(ASK, Sampling())
         thread.join()
+
+
+async def test_a_busy_server_that_sends_its_list_late_is_known_for_what_it_is(
+    httpserver: HTTPServer,
+) -> None:
+    def late(_: Request) -> Response:
+        time.sleep(server_list.WAIT_S + 0.5)
+        return Response(json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]}))
+
+    httpserver.expect_request("/v1/models").respond_with_handler(late)
+    chat = OpenAIChat("n", httpserver.url_for("/v1"), "m", None)
+    await chat.check(frozenset())
+    assert "option_probabilities" in chat.capabilities
 
 
 async def test_a_server_that_is_too_slow_is_a_model_fault(monkeypatch: pytest.MonkeyPatch) -> None:

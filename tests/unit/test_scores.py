@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from dubito.evals.scores import mean_of, scores_of
+from dubito.evals.scores import scores_of, values_of
 from dubito.tests.reported import answered, asked, chunk, failed, made, vanilla
 
 QUESTIONS = [
@@ -57,7 +57,7 @@ def test_a_failure_has_a_reason_and_nothing_else(tmp_path):
     assert one.failed
     assert (one.answer, one.metrics, one.cost, one.uncertainty) == (None, {}, None, None)
     assert one.error == ("ModelUnavailable", "The server is down.")
-    assert mean_of(found.values(), "f1") == 1  # of what was answered
+    assert values_of(found.values(), "f1") == [1]  # of what was answered
 
 
 def test_an_empty_answer_is_an_answer(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 from dubito.errors import CapabilityMissing, DubitoError, ModelFault, UserFault
 from dubito.models import states_file, vllm_states
-from dubito.models.interfaces import Message, Sampling, Tokens, Vectors
+from dubito.models.interfaces import Message, Sampling, StatePlace, Tokens, Vectors
 from dubito.models.openai_chat import OpenAIChat
 from dubito.models.vllm_states import StatesServer
 from dubito.resources.opening import open_chat_model
@@ -368,7 +368,7 @@ async def test_k_samples_are_one_request_and_each_distinct_one_is_read_behind_it
     continues(httpserver, [4, 5], [6], [4, 5], [6, 7, 8])
     sampling = Sampling(n=4, temperature=0.7, top_p=0.9, top_k=50, max_tokens=9, stop=("\n",), seed=5)
     assert "hidden_states" in chat.capabilities
-    told = await chat.introspect(ASK, sampling, 15)
+    told = await chat.introspect(ASK, sampling, StatePlace(15))
 
     first, second = (json.loads(r.data) for r, _ in httpserver.log if r.path == "/v1/chat/completions")
     assert (first["n"], first["temperature"]) == (4, 1.0)  # what compares the servers
@@ -416,7 +416,7 @@ async def test_another_layer_is_refused_before_anything_is_sampled(
     httpserver: HTTPServer, fake: FakeStates, chat: OpenAIChat
 ) -> None:
     with pytest.raises(UserFault, match=r"gives the hidden states of layer 15, not of layer 9: start it by "):
-        await chat.introspect(ASK, Sampling(), 9)
+        await chat.introspect(ASK, Sampling(), StatePlace(9))
     assert not [request for request, _ in httpserver.log if request.path.startswith("/v1")]
     assert fake.left() == []
 
