@@ -27,7 +27,7 @@ VECTORS, CHUNKS = "vectors.faiss", "chunks.jsonl"
 KEYS = ("id", "doc_id", "title", "text")
 """The keys that every chunk has."""
 
-SCANNED = 2**24
+SCANNED = 2**20
 """Bytes of the chunks file that are searched for line ends together."""
 
 HOW_TO_BUILD = "build it again with `dubito index`, or in Python with `Index.build`"
