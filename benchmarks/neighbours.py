@@ -43,7 +43,7 @@ The {k} nearest others by cosine of each of N vectors of {d} dimensions{vectors}
   candidates, which are compared again.
 - *scikit-learn*: `NearestNeighbors(algorithm="brute", metric="euclidean")`, exact: unit vectors rank alike by cosine
   and by distance, and this is its fastest way.
-- *pynndescent*: `NNDescent(metric="cosine")` with its defaults, approximate.
+- *pynndescent*: `NNDescent(n_neighbors=20, metric="cosine")`, approximate; the first 10 are kept.
 - *memory*: the most that the process held beyond what it held before, the vectors being there already.
 - *recall*: the share of the true neighbours, by float64, of {sample} vectors that were found.
 """
@@ -118,7 +118,11 @@ def pynndescent(vectors: Vectors) -> Search:
     """Approximate, by descent; a vector is its own first neighbour."""
     from pynndescent import NNDescent  # noqa: PLC0415
 
-    return lambda: NNDescent(vectors, n_neighbors=K + 1, metric="cosine", random_state=0).neighbor_graph[0]
+    def search() -> Rows:
+        rows: Rows = NNDescent(vectors, n_neighbors=2 * K, metric="cosine", random_state=0).neighbor_graph[0]
+        return rows[:, : K + 1]
+
+    return search
 
 
 METHODS: dict[str, Callable[[Vectors], Search]] = {

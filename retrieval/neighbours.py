@@ -133,9 +133,7 @@ class NearestByHnsw:
     def __init__(self, vectors: Vectors) -> None:
         """vectors: [N, d], L2-normalised or zero; `add` makes their rows known."""
         self._vectors = vectors
-        self._hnsw = faiss.IndexHNSWSQ(
-            vectors.shape[1], faiss.ScalarQuantizer.QT_8bit, LINKS, faiss.METRIC_INNER_PRODUCT
-        )
+        self._hnsw = faiss.index_factory(vectors.shape[1], f"HNSW{LINKS}_SQ8", faiss.METRIC_INNER_PRODUCT)
         self._hnsw.train(vectors)
 
     def add(self, rows: Rows) -> None:
