@@ -6,7 +6,7 @@ once to float32. So equal rows have equal scores, and extending a graph gives th
 rows `NearestByHnsw` finds the candidates.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -26,7 +26,7 @@ COMPARED = 4_096
 LINKS = 32
 """Links of a row in the HNSW graph."""
 
-BREADTH = 64
+BREADTH = 128
 """Rows that a search of the HNSW graph keeps in view, at least."""
 
 Rows = NDArray[np.int64]
@@ -133,7 +133,7 @@ class NearestByHnsw:
     def __init__(self, vectors: Vectors) -> None:
         """vectors: [N, d], L2-normalised or zero; `add` makes their rows known."""
         self._vectors = vectors
-        self._hnsw = faiss.index_factory(vectors.shape[1], f"HNSW{LINKS}_SQ8", faiss.METRIC_INNER_PRODUCT)
+        self._hnsw: Any = faiss.index_factory(vectors.shape[1], f"HNSW{LINKS}_SQ8", faiss.METRIC_INNER_PRODUCT)
         self._hnsw.train(vectors)
 
     def add(self, rows: Rows) -> None:
