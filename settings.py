@@ -29,6 +29,17 @@ class Settings(BaseSettings):
         ge=0,
         description="How long to wait for a model server that answered before and now refuses everything, in seconds.",
     )
+    max_unpacked_gb: float = Field(
+        default=1.0,
+        gt=0,
+        description="The most gigabytes to which a file of a corpus may unpack, of gzip or of Word.",
+    )
+    graph_exact_up_to: int = Field(
+        default=50_000,
+        ge=0,
+        description="The most chunks whose document graph compares every pair of them. Among more chunks an HNSW graph "
+        "finds nearly all neighbours in a fraction of the time.",
+    )
     api_key: SecretStr | None = Field(
         default=None,
         description="The key for OpenAI-compatible servers. It goes to those that are named on the command line, in "

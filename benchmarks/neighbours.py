@@ -1,8 +1,10 @@
 """How long does the document graph take, and how much memory, against scikit-learn's exact search and pynndescent?
 
-    python benchmarks/neighbours.py [--sizes 10000 100000] [--threads 2] [--write FILE]
+    python benchmarks/neighbours.py [--sizes 10000 100000] [--index FOLDER] [--methods exact hnsw] [--write FILE]
 
-Needs scikit-learn and pynndescent, and Linux for the peak of memory. Every method runs in a process of its own.
+Vectors are random in clusters, or those of an index, recombined. Seconds are of the processor, so that other programs
+hardly change them. Needs scikit-learn and pynndescent, and Linux for the peak of memory. Every method runs in a process
+of its own.
 """
 
 from __future__ import annotations
@@ -32,20 +34,25 @@ WARM = 1_000
 SAMPLE = 200
 
 ABOUT = """\
-The {k} nearest others by cosine of each of N vectors of {d} dimensions: N/100 random centres, and around each about 100
-members at random directions, as far off as the centre is long (members of one cluster have a cosine of about 0.5).
-{threads} threads, {machine}, numpy {numpy}; other programs ran on the machine, so read the ratios. Every method runs
-once, in a process of its own, after a run over {warm:,} vectors that loads and compiles what it needs.
+The {k} nearest others by cosine of each of N vectors of {d} dimensions{vectors}. Seconds are of the processor, in
+{threads} thread(s), on {machine} with numpy {numpy}. Every method runs once, in a process of its own, after a run over
+{warm:,} vectors that loads and compiles what it needs.
 
 - *exact*: `DocumentGraph.build`, which compares every pair.
-- *clusters*: the same with `exact_up_to=0`, which is what more than a million chunks get: N/{cluster} centres by
-  k-means, and vectors are compared that share one of their {near} nearest centres.
+- *hnsw*: the same with `DUBITO_GRAPH_EXACT_UP_TO=0`: an HNSW graph of FAISS over 8-bit codes, with {links} links, finds
+  candidates, which are compared again.
 - *scikit-learn*: `NearestNeighbors(algorithm="brute", metric="euclidean")`, exact: unit vectors rank alike by cosine
   and by distance, and this is its fastest way.
-- *pynndescent*: `NNDescent(metric="cosine")` with its defaults, approximate.
+- *pynndescent*: `NNDescent(n_neighbors=20, metric="cosine")`, approximate; the first 10 are kept.
 - *memory*: the most that the process held beyond what it held before, the vectors being there already.
 - *recall*: the share of the true neighbours, by float64, of {sample} vectors that were found.
 """
+
+CLUSTERED = """: N/100 random centres, and around each about 100
+members at random directions, as far off as the centre is long (members of one cluster have a cosine of about 0.5)"""
+
+RECOMBINED = """. They are the {count:,} vectors
+of the index and weighted means of random pairs of them: about the vector of a passage of which a part is from each"""
 
 
 def clustered(n: int) -> Vectors:
@@ -57,8 +64,29 @@ def clustered(n: int) -> Vectors:
     return unit
 
 
+def recombined(vectors: Vectors, n: int) -> Vectors:
+    """n unit vectors: these, then weighted means of random pairs of them."""
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(len(vectors), size=(2, n))
+    weight = rng.uniform(0.2, 0.8, size=(n, 1)).astype(np.float32)
+    mixed = weight * vectors[one] + (1 - weight) * vectors[other]
+    mixed[: len(vectors)] = vectors[:n]
+    unit: Vectors = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+    return unit
+
+
+def of_index(folder: Path) -> Vectors:
+    """The vectors of an index."""
+    import faiss  # noqa: PLC0415 - only the process that needs it loads it
+
+    store = faiss.read_index(str(folder / "vectors.faiss"))
+    vectors: Vectors = store.reconstruct_n(0, store.ntotal)
+    return vectors
+
+
 def graph(vectors: Vectors, exact_up_to: int) -> Search:
     """Ours, over an index that is there."""
+    os.environ["DUBITO_GRAPH_EXACT_UP_TO"] = str(exact_up_to)
     import faiss  # noqa: PLC0415 - only the process that needs it loads it
     from dubito.retrieval.document_graph import DocumentGraph  # noqa: PLC0415
     from dubito.retrieval.index import Index  # noqa: PLC0415
@@ -71,7 +99,7 @@ def graph(vectors: Vectors, exact_up_to: int) -> Search:
     chunks: list[Any] = [{"id": str(row)} for row in range(n)]
     encoder: Any = None  # nothing is embedded
     index = Index(manifest, chunks, store, encoder)
-    return lambda: asyncio.run(DocumentGraph.build(index, K, exact_up_to=exact_up_to)).nearest.rows
+    return lambda: asyncio.run(DocumentGraph.build(index, K)).nearest.rows
 
 
 def scikit_learn(vectors: Vectors) -> Search:
@@ -90,12 +118,16 @@ def pynndescent(vectors: Vectors) -> Search:
     """Approximate, by descent; a vector is its own first neighbour."""
     from pynndescent import NNDescent  # noqa: PLC0415
 
-    return lambda: NNDescent(vectors, n_neighbors=K + 1, metric="cosine", random_state=0).neighbor_graph[0]
+    def search() -> Rows:
+        rows: Rows = NNDescent(vectors, n_neighbors=2 * K, metric="cosine", random_state=0).neighbor_graph[0]
+        return rows[:, : K + 1]
+
+    return search
 
 
 METHODS: dict[str, Callable[[Vectors], Search]] = {
     "exact": lambda vectors: graph(vectors, 10**9),
-    "clusters": lambda vectors: graph(vectors, 0),
+    "hnsw": lambda vectors: graph(vectors, 0),
     "scikit-learn": scikit_learn,
     "pynndescent": pynndescent,
 }
@@ -113,9 +145,9 @@ def one(method: str, file: Path) -> dict[str, float]:
     METHODS[method](vectors[:WARM])()
     search = METHODS[method](vectors)
     Path("/proc/self/clear_refs").write_text("5")  # begins VmHWM anew
-    before, begun = status("VmRSS"), time.perf_counter()
+    before, begun = status("VmRSS"), time.process_time()
     rows = search()
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     return {"seconds": seconds, "bytes": status("VmHWM") - before, "recall": recall(vectors, rows)}
 
 
@@ -139,19 +171,19 @@ def measured(method: str, file: Path, threads: int) -> dict[str, float]:
     return found
 
 
-def table(sizes: list[int], threads: int) -> list[str]:
+def table(sizes: list[int], methods: list[str], threads: int, known: Vectors | None) -> list[str]:
     """The measurements as Markdown, a line a size and method."""
-    lines = ["| N | method | seconds | ÷ exact | memory, MB | recall |", "|---|---|---|---|---|---|"]
+    lines = [f"| N | method | seconds | ÷ {methods[0]} | memory, MB | recall |", "|---|---|---|---|---|---|"]
     print(*lines, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for n in sizes:
             file = Path(folder) / "vectors.npy"
-            np.save(file, clustered(n))
-            ours = 0.0
-            for method in METHODS:
+            np.save(file, clustered(n) if known is None else recombined(known, n))
+            first = 0.0
+            for method in methods:
                 found = measured(method, file, threads)
-                ours = ours or found["seconds"]
-                cells = f"{found['seconds']:.1f} | {found['seconds'] / ours:.2f} | {found['bytes'] / 1e6:,.0f}"
+                first = first or found["seconds"]
+                cells = f"{found['seconds']:.1f} | {found['seconds'] / first:.2f} | {found['bytes'] / 1e6:,.0f}"
                 lines.append(f"| {n:,} | {method} | {cells} | {found['recall']:.4f} |")
                 print(lines[-1], flush=True)
     return lines
@@ -161,7 +193,9 @@ def main() -> None:
     """Measure, print, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
-    parser.add_argument("--threads", type=int, default=2, help="of every method")
+    parser.add_argument("--threads", type=int, default=1, help="of every method")
+    parser.add_argument("--index", type=Path, help="a folder of `dubito index`")
+    parser.add_argument("--methods", choices=METHODS, nargs="+", default=list(METHODS))
     parser.add_argument("--write", type=Path)
     parser.add_argument("--one", choices=METHODS, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
@@ -169,9 +203,10 @@ def main() -> None:
     if given.one:
         print(json.dumps(one(given.one, given.file)))
         return
-    lines = table(given.sizes, given.threads)
+    known = None if given.index is None else of_index(given.index)
+    lines = table(given.sizes, given.methods, given.threads, known)
     if given.write:
-        from dubito.retrieval.neighbours import CLUSTER, NEAR  # noqa: PLC0415 - the peers' processes do without
+        from dubito.retrieval.neighbours import LINKS  # noqa: PLC0415 - the peers' processes do without
 
         about = ABOUT.format(
             k=K,
@@ -180,11 +215,11 @@ def main() -> None:
             machine=f"{os.cpu_count()} cores ({platform.machine()})",
             numpy=np.__version__,
             warm=WARM,
-            near=NEAR,
-            cluster=CLUSTER,
+            links=LINKS,
+            vectors=CLUSTERED if known is None else RECOMBINED.format(count=len(known)),
             sample=SAMPLE,
         )
-        command = f"python benchmarks/neighbours.py --sizes {' '.join(map(str, given.sizes))}"
+        command = f"python benchmarks/neighbours.py {' '.join(sys.argv[1:])}"
         page = f"# The document graph: time, memory, recall\n\n    {command}\n\n{about}\n{chr(10).join(lines)}\n"
         given.write.write_text(page, encoding="utf-8")
 

@@ -92,10 +92,12 @@ def with_sources(output: Mapping[str, Any]) -> str:
     sources: dict[int, str] = {}
     for one in output.get("citations") or []:
         page = "" if one["page"] is None else f"page {one['page']}"
+        heading = " ".join(one["heading"].split())
         doubt = "does not support it" if one["verdict"] == "unsupported" else ""
         if one["exists"]:
             name = one["title"] or one["chunk_id"]
-            sources[one["mark"]] = ", ".join(filter(None, (" ".join(name.split()), page, one["address"], doubt)))
+            told = " ".join(name.split()), page, heading and f'section "{heading}"', one["address"], doubt
+            sources[one["mark"]] = ", ".join(filter(None, told))
     answer = str(output.get("cited_answer") or output["answer"]).strip()
     return "\n".join([answer, "", *(f"[{mark}] {sources[mark]}" for mark in sorted(sources))]) if sources else answer
 
@@ -123,7 +125,8 @@ async def _repeated_with_marks(
 
 def _citation(number: int, statement: str, evidence: Sequence[Chunk]) -> Citation:
     chunk: Mapping[str, Any] = evidence[number - 1] if 1 <= number <= len(evidence) else {}
-    page = (chunk.get("metadata") or {}).get("page")
+    metadata = chunk.get("metadata") or {}
+    page, heading = metadata.get("page"), metadata.get("heading")
     return {
         "mark": number,
         "exists": bool(chunk),
@@ -131,6 +134,7 @@ def _citation(number: int, statement: str, evidence: Sequence[Chunk]) -> Citatio
         "title": chunk.get("title", ""),
         "address": address_of(chunk),
         "page": page if isinstance(page, int) else None,
+        "heading": heading if isinstance(heading, str) else "",
         "statement": statement,
         "verdict": "unchecked" if chunk else None,
     }

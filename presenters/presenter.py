@@ -236,7 +236,7 @@ def citations(output: Mapping[str, Any]) -> Sequence[Block]:
     rows = []
     for one in found:
         words, tone = VERDICTS[one["verdict"]]
-        source = source_of({"metadata": {"url": one["address"], "page": one["page"]}})
+        source = source_of({"metadata": {"url": one["address"], "page": one["page"], "heading": one.get("heading")}})
         passage = ", ".join(filter(None, (names.get(one["chunk_id"]), source)))
         rows.append(Row([Cell(f"[{one['mark']}]"), Cell(one["statement"]), Cell(passage), Cell(words, tone=tone)]))
     return [Table(["mark", "behind", "passage", "verdict"], rows, "Citations")]

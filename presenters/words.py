@@ -12,6 +12,9 @@ MOST_TITLES = 5
 NO_ANSWER = "(no answer)"
 """Stands for an empty answer."""
 
+LONGEST_HEADING = 80
+"""Characters."""
+
 WITHHELD = "(withheld: not certain enough)"
 """Stands for an answer that is withheld."""
 
@@ -46,12 +49,17 @@ def title_of(chunk: Mapping[str, Any]) -> str:
 
 
 def source_of(chunk: Mapping[str, Any]) -> str:
-    """Where a chunk comes from, of what its metadata says: 'page 3, https://...'."""
+    """Where a chunk comes from, of what its metadata says: 'page 3, section "Course", https://...'."""
     metadata = chunk.get("metadata")
     if not isinstance(metadata, Mapping):
         return ""
     page = f"page {metadata['page']}" if isinstance(metadata.get("page"), int) else ""
-    return ", ".join(filter(None, (page, address_of(chunk))))
+    return ", ".join(filter(None, (page, section_of(metadata.get("heading")), address_of(chunk))))
+
+
+def section_of(heading: object) -> str:
+    """The heading of a chunk: 'section "Course"'; empty without one."""
+    return f'section "{shortened(heading, LONGEST_HEADING)}"' if isinstance(heading, str) and heading else ""
 
 
 def names_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from langchain_text_splitters import RecursiveCharacterTextSplitter
 
 from ..state.records import Chunk, Metadata
 from .corpus import Document
+from .metadata import metadata_of
 
 CountTokens = Callable[[str], int]
 
@@ -129,11 +130,19 @@ def slices(document: Document, spans: Iterable[Span], mark: str = "#") -> list[C
             "text": document.text[start:end],
             "start": start,
         }
-        page: Metadata = {"page": bisect_right(document.pages, start)} if document.pages else {}
-        if metadata := {**document.metadata, **page}:
+        first_word = start + len(chunk["text"]) - len(chunk["text"].lstrip())
+        if metadata := {**document.metadata, **_place(document, first_word)}:
             chunk["metadata"] = metadata
         chunks.append(chunk)
     return chunks
+
+
+def _place(document: Document, at: int) -> Metadata:
+    """The page and the heading at an offset of the text; no heading that repeats the title."""
+    page = {"page": bisect_right(document.pages, at)} if document.pages else {}
+    before = bisect_right(document.headings, at, key=lambda heading: heading.start)
+    heading = document.headings[before - 1].text if before else ""
+    return metadata_of({**page, "heading": "" if heading == document.title else heading})
 
 
 class _Placed(str):

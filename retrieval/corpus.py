@@ -1,36 +1,51 @@
 """Documents read from files of many formats; ids are unique and the same in every run."""
 
+import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 from ..errors import UserFault
-from ..json_files import content_of, not_utf8
+from ..json_files import not_utf8, open_file
+from ..settings import settings
 from ..state.records import Metadata
-from .formats import prose, read_format
-from .loaders import kind_of, load
-from .passages import Finding, Passage, Problem
+from .formats import is_json_lines, prose, read_format, read_json_lines
+from .loaders import kind_of, load, too_large
+from .passages import Finding, Heading, Passage, Problem
 
 PROSE = (".txt", ".md", ".markdown")
 LOADED = (".pdf", ".html", ".htm", ".docx")
+PACKED = ".gz"
+
+GZIP = b"\x1f\x8b"
+"""The first bytes of a file that gzip has packed."""
+
+START = 65_536
+"""Bytes that decide whether a file is JSON lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text with a title; `id` is unique in its corpus; pages: the offsets in the text where its pages begin."""
+    """A text with a title; `id` is unique in its corpus.
+
+    pages: the offsets in the text where its pages begin; headings: of the text, in order.
+    """
 
     id: str
     title: str
     text: str
     metadata: Metadata = field(default_factory=dict)
     pages: tuple[int, ...] = ()
+    headings: tuple[Heading, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,8 +61,10 @@ class Corpus:
         digest = hashlib.sha256()
         for document in self.documents:
             fields: list[Any] = [document.id, document.title, document.text]
-            if document.metadata or document.pages:
+            if document.metadata or document.pages or document.headings:
                 fields += [document.metadata, document.pages]
+            if document.headings:
+                fields.append(document.headings)
             digest.update(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
         return digest.hexdigest()
 
@@ -55,8 +72,9 @@ class Corpus:
 def read_corpus(path: str | Path, *, on_bad_record: Literal["refuse", "skip"] = "refuse") -> Corpus:
     """Read a file (JSONL, JSON, CSV, TSV, text, PDF, HTML, Word) or a folder of text, PDF, HTML and Word files.
 
-    The content decides the format. `UserFault` if there is nothing to read, or if a record cannot be read and
-    `on_bad_record` is `refuse`; with `skip`, bad records are left out and `Corpus.problems` names each file and line.
+    The content decides the format; a file may be packed by gzip. JSON lines are read one at a time. `UserFault` if
+    there is nothing to read, or if a record cannot be read and `on_bad_record` is `refuse`; with `skip`, bad records
+    are left out and `Corpus.problems` names each file and line.
     """
     path = Path(path).expanduser()
     passages: list[Passage] = []
@@ -107,22 +125,63 @@ def _findings(path: Path) -> Iterator[tuple[Path, Finding]]:
             yield file, finding
 
 
+def _plain(path: Path) -> Path:
+    """The name of the unpacked file."""
+    return path.with_suffix("") if path.suffix.lower() == PACKED else path
+
+
 def _files_below(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
-            if not name.startswith(".") and Path(name).suffix.lower() in (*PROSE, *LOADED):
+            if not name.startswith(".") and _plain(Path(name)).suffix.lower() in (*PROSE, *LOADED):
                 yield Path(parent, name)
 
 
-def _in_file(path: Path, *, in_folder: bool = False) -> Iterable[Finding]:
+def _in_file(path: Path, *, in_folder: bool = False) -> Iterator[Finding]:
+    name = _plain(path)
     try:
-        content = content_of(path)
+        with _unpacked(path) as file:
+            start = file.read(START)
+            file.seek(0)
+            if not in_folder and is_json_lines(start, name):
+                yield from read_json_lines(file)
+            else:
+                yield from _in_content(file.read(), name, in_folder=in_folder)
     except OSError as fault:
-        return [Problem("", f"it cannot be opened ({fault.strerror})")]
+        yield Problem("", f"it cannot be opened ({fault.strerror})")
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[BinaryIO]:
+    """The file, unpacked if gzip has packed it; `OSError` if it is damaged or unpacks to more than the limit."""
+    with open_file(path) as file:
+        is_packed = file.read(len(GZIP)) == GZIP
+        file.seek(0)
+        if not is_packed:
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as plain:
+            _check_size(plain)
+            plain.seek(0)
+            yield cast("BinaryIO", plain)
+
+
+def _check_size(plain: gzip.GzipFile) -> None:
+    size, most = 0, settings().max_unpacked_gb
+    try:
+        while part := plain.read(2**20):
+            size += len(part)
+            if size > most * 10**9:
+                raise OSError(0, too_large(most))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
+        raise OSError(0, f"it is a damaged gzip file: {fault}") from fault
+
+
+def _in_content(content: bytes, path: Path, *, in_folder: bool) -> Iterable[Finding]:
     kind = kind_of(content)
     if kind in {"PDF", "Word"} or (kind and path.suffix.lower() not in PROSE):
-        return load(path, kind)
+        return load(content, kind, path)
     if unreadable := _why_not_text(content):
         return [Problem("", unreadable)]
     # invalid bytes spoil only their own records: `_checked` finds them there
@@ -177,4 +236,4 @@ def _documents(passages: list[Passage]) -> Iterator[Document]:
                 tries[base] += 1
                 name = f"{base} ({tries[base] + 1})"
             taken.add(name)
-        yield Document(name, passage.title, passage.text, passage.metadata, passage.pages)
+        yield Document(name, passage.title, passage.text, passage.metadata, passage.pages, passage.headings)

@@ -1,22 +1,27 @@
 """The formats of corpus files, recognised by content: prose, a JSON list, JSON lines, a table with a header."""
 
+import codecs
 import csv
 import io
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
+from typing import BinaryIO
 
 from ..json_files import BrokenJson, JsonRecord, json_lines, list_records
-from .passages import TEXT_NAMES, Finding, Passage, Problem, passages_of
+from .passages import TEXT_NAMES, Finding, Heading, Passage, Problem, passages_of
 
 LONGEST_FIELD = 2**31 - 1
 """The most characters in a table field; the csv module's default of 131,072 is too short for a document."""
 
 
+MARKDOWN = (".md", ".markdown")
+
+
 def read_format(text: str, path: PurePath) -> Iterator[Finding]:
     """All passages and problems of a file, in order. The file name decides only if the content is ambiguous."""
     ending, start = path.suffix.lower(), text.lstrip()[:1]
-    if ending in {".md", ".markdown"}:
+    if ending in MARKDOWN:
         return prose(text, path)
     if ending == ".json" and start not in {"[", "{"}:
         return iter([Problem("line 1", "the file is not a JSON list of records")])
@@ -27,23 +32,37 @@ def read_format(text: str, path: PurePath) -> Iterator[Finding]:
     return prose(text, path) if delimiter is None else _table(text, delimiter)
 
 
+def is_json_lines(start: bytes, path: PurePath) -> bool:
+    """Whether a file is JSON lines (or a JSON object) by its first bytes; a Markdown file is prose in any case."""
+    begins = start.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{"
+    return begins and b"\0" not in start and path.suffix.lower() not in MARKDOWN
+
+
+def read_json_lines(file: BinaryIO) -> Iterator[Finding]:
+    """All passages and problems of JSON lines, a line in memory at a time."""
+    # invalid bytes spoil only their own records
+    yield from _passages(json_lines(io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="\n")))
+
+
 def prose(text: str, path: PurePath) -> Iterator[Finding]:
     """One passage, titled by its first Markdown heading, else by the file's name."""
-    yield Passage("", _first_heading(text) or path.stem, text)
+    headings = tuple(_headings(text))
+    yield Passage("", (headings and headings[0].text) or path.stem, text, headings=headings)
 
 
-def _first_heading(text: str) -> str | None:
-    fenced, before = False, ""
+def _headings(text: str) -> Iterator[Heading]:
+    fenced, before, start = False, Heading(0, ""), 0
     for line in text.split("\n"):
+        here = Heading(start, "" if fenced else line.strip())
         if line.lstrip().startswith(("```", "~~~")):
-            fenced = not fenced
-        elif not fenced:
-            if heading := re.match(r" {0,3}#{1,6}\s+(.*?)\s*#*\s*$", line):
-                return heading[1] or None
-            if before and re.fullmatch(r"=+\s*", line):
-                return before
-        before = line.strip()
-    return None
+            fenced, here = not fenced, Heading(start, "")
+        elif heading := None if fenced else re.match(r" {0,3}#{1,6}\s+(.*?)\s*#*\s*$", line):
+            yield Heading(start, heading[1])
+            here = Heading(start, "")
+        elif before.text and re.fullmatch(r"=+\s*", line):
+            yield before
+        before = here
+        start += len(line) + 1
 
 
 def _passages(records: Iterable[JsonRecord]) -> Iterator[Finding]:

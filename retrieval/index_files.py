@@ -6,10 +6,13 @@ An index for BM25 alone has no `vectors.faiss`.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast, overload
 
 import faiss
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from ..errors import UserFault
@@ -23,6 +26,9 @@ VECTORS, CHUNKS = "vectors.faiss", "chunks.jsonl"
 
 KEYS = ("id", "doc_id", "title", "text")
 """The keys that every chunk has."""
+
+SCANNED = 2**20
+"""Bytes of the chunks file that are searched for line ends together."""
 
 HOW_TO_BUILD = "build it again with `dubito index`, or in Python with `Index.build`"
 """The advice in a sentence about a folder that cannot be used."""
@@ -122,57 +128,87 @@ def read_index_manifest(folder: Path) -> Manifest:
         raise damaged from fault
 
 
+class StoredChunks(Sequence[Chunk]):
+    """The chunks of an index folder. The file is memory-mapped, and a chunk is parsed when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """`UserFault` if there is no chunks file."""
+        self._folder = folder
+        try:
+            with open_file(folder / CHUNKS) as file:
+                self._lines = mmap(file.fileno(), 0, access=ACCESS_READ)
+        except (OSError, ValueError) as fault:  # an empty file cannot be mapped
+            raise _damaged(folder) from fault
+        self._ends = _line_ends(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, place: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Chunk]: ...
+    def __getitem__(self, place: int | slice) -> Chunk | list[Chunk]:
+        if isinstance(place, slice):
+            return [self[row] for row in range(len(self))[place]]
+        row = range(len(self))[place]
+        start = int(self._ends[row - 1]) + 1 if row else 0
+        try:
+            chunk = parsed(self._lines[start : self._ends[row]])
+        except BrokenJson as fault:
+            raise _damaged(self._folder) from fault
+        if not _is_chunk(chunk):
+            raise _damaged(self._folder)
+        return cast("Chunk", chunk)
+
+    def checked(self, manifest: Manifest) -> Self:
+        """These chunks; `UserFault` if they are not those of the manifest."""
+        if hashlib.sha256(self._lines).hexdigest() != manifest.chunks_sha256:
+            raise UserFault(
+                f"{shown(self._folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its "
+                f"texts: {HOW_TO_BUILD}."
+            )
+        return self
+
+
+def _line_ends(lines: mmap) -> NDArray[np.int64]:
+    ends = []
+    with memoryview(lines) as content:
+        for start in range(0, len(content), SCANNED):
+            part = np.frombuffer(content[start : start + SCANNED], np.uint8)
+            ends.append(start + np.flatnonzero(part == ord("\n")))
+            del part  # a view that is alive keeps the map open
+    return np.concatenate(ends)
+
+
 def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
     """The chunks and the faiss.IndexFlatIP, None without one; `UserFault` if they do not agree with the manifest."""
     if not manifest.encoder:
         return read_chunks(folder, manifest), None
-    lines = _lines(folder)
+    chunks = StoredChunks(folder)
     try:
         with open_file(folder / VECTORS):  # FAISS would wait for a pipe
             vectors = faiss.read_index(str(folder / VECTORS))
     except (OSError, RuntimeError, MemoryError) as fault:
         raise _damaged(folder) from fault
-    count = lines.count(b"\n")
     if not isinstance(vectors, faiss.Index):  # FAISS reads a null index as None
         raise _damaged(folder)
     flat = isinstance(vectors, faiss.IndexFlat) and vectors.metric_type == faiss.METRIC_INNER_PRODUCT
-    if not flat or vectors.d != manifest.dimension or not vectors.ntotal == count == manifest.chunks:
+    if not flat or vectors.d != manifest.dimension or not vectors.ntotal == len(chunks) == manifest.chunks:
         raise UserFault(
-            f"The index {shown(folder)} has {vectors.ntotal} vectors of length {vectors.d} and {count} chunks where "
-            f"its manifest says {manifest.chunks} of length {manifest.dimension}: {HOW_TO_BUILD}."
+            f"The index {shown(folder)} has {vectors.ntotal} vectors of length {vectors.d} and {len(chunks)} chunks "
+            f"where its manifest says {manifest.chunks} of length {manifest.dimension}: {HOW_TO_BUILD}."
         )
-    return _parsed(folder, manifest, lines), vectors
+    return chunks.checked(manifest), vectors
 
 
 def read_chunks(folder: Path, manifest: Manifest) -> Sequence[Chunk]:
     """The chunks alone; `UserFault` if they do not agree with the manifest."""
-    return _parsed(folder, manifest, _lines(folder))
-
-
-def _lines(folder: Path) -> bytes:
-    try:
-        return content_of(folder / CHUNKS)
-    except OSError as fault:
-        raise _damaged(folder) from fault
+    return StoredChunks(folder).checked(manifest)
 
 
 def _damaged(folder: Path) -> UserFault:
     return UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.")
-
-
-def _parsed(folder: Path, manifest: Manifest, lines: bytes) -> Sequence[Chunk]:
-    if hashlib.sha256(lines).hexdigest() != manifest.chunks_sha256:
-        raise UserFault(
-            f"{shown(folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its texts: "
-            f"{HOW_TO_BUILD}."
-        )
-    try:
-        chunks = [parsed(line) for line in lines.splitlines()]
-    except BrokenJson as fault:
-        raise _damaged(folder) from fault
-    if not all(_is_chunk(chunk) for chunk in chunks):
-        raise _damaged(folder)
-    return cast("list[Chunk]", chunks)
 
 
 def _is_chunk(value: object) -> bool:

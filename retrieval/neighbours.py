@@ -2,11 +2,11 @@
 
 FAISS finds candidates in float32. There the order of summation, and so the last bits of a product, depend on a row's
 place in a block. All rows that could be among the k best within that error are compared again in float64 and rounded
-once to float32. So equal rows have equal scores, and extending a graph gives the same as building it.
+once to float32. So equal rows have equal scores, and extending a graph gives the same as building it. Among very many
+rows `NearestByHnsw` finds the candidates.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -23,17 +23,11 @@ SPARE = 8
 COMPARED = 4_096
 """Vectors compared in float64 at a time."""
 
-CLUSTER = 250
-"""Average number of rows per centre."""
+LINKS = 32
+"""Links of a row in the HNSW graph."""
 
-NEAR = 8
-"""Nearest centres of a row: rows that share one are compared."""
-
-TRAINED = 64
-"""Training rows per centre."""
-
-ROUNDS = 10
-"""Rounds of k-means."""
+BREADTH = 128
+"""Rows that a search of the HNSW graph keeps in view, at least."""
 
 Rows = NDArray[np.int64]
 
@@ -129,40 +123,30 @@ def _error(d: int) -> float:
     return (d + 4) * 2.0**-24
 
 
-class Clusters:
-    """Overlapping clusters of rows: a row belongs to the clusters of its nearest centres."""
+class NearestByHnsw:
+    """Nearly all of the nearest rows, by a navigable small-world graph over 8-bit codes (Malkov and Yashunin, 2018).
 
-    def __init__(self, nearest: Rows, count: int) -> None:
-        """nearest: the clusters of each row, [N, m]; count: the number of clusters."""
-        self._rows: Rows = np.argsort(nearest, axis=None, kind="stable") // nearest.shape[1]
-        self._ends = np.concatenate([[0], np.cumsum(np.bincount(nearest.ravel(), minlength=count))])
+    What it finds is compared again as above. Threads of FAISS build the graph in any order, so two graphs of the same
+    rows may differ.
+    """
 
-    @classmethod
-    def of(cls, vectors: Vectors) -> Self:
-        """Spherical k-means with a fixed seed."""
-        n, d = vectors.shape
-        count = max(1, n // CLUSTER)
-        kmeans = faiss.Kmeans(
-            d, count, niter=ROUNDS, seed=0, spherical=True, max_points_per_centroid=TRAINED, min_points_per_centroid=1
-        )
-        sample = np.sort(np.random.default_rng(0).permutation(n)[: count * TRAINED])
-        kmeans.train(vectors[sample])
-        centres = np.asarray(kmeans.centroids, dtype=np.float32)
-        return cls(np.concatenate([_nearest(part, centres) for part in _parts(vectors)]), count)
+    def __init__(self, vectors: Vectors) -> None:
+        """vectors: [N, d], L2-normalised or zero; `add` makes their rows known."""
+        self._vectors = vectors
+        self._hnsw: Any = faiss.index_factory(vectors.shape[1], f"HNSW{LINKS}_SQ8", faiss.METRIC_INNER_PRODUCT)
+        self._hnsw.train(vectors)
 
-    def __len__(self) -> int:
-        return len(self._ends) - 1
+    def add(self, rows: Rows) -> None:
+        """Add these rows, which follow those that were added before."""
+        self._hnsw.add(_taken(self._vectors, rows))
 
-    def members(self, cluster: int) -> Rows:
-        """A cluster's rows, ascending."""
-        return self._rows[self._ends[cluster] : self._ends[cluster + 1]]
-
-
-def _nearest(vectors: Vectors, centres: Vectors) -> Rows:
-    _, nearest = faiss.knn(vectors, centres, min(NEAR, len(centres)), metric=faiss.METRIC_INNER_PRODUCT)
-    rows: Rows = nearest
-    return rows
-
-
-def _parts(vectors: Vectors) -> Iterator[Vectors]:
-    return (vectors[start : start + BLOCK] for start in range(0, len(vectors), BLOCK))
+    def nearest(self, rows: Rows, k: int) -> Neighbours:
+        """The neighbours of these rows among all that were added."""
+        fetched = k + 1 + SPARE  # one may be the row itself
+        self._hnsw.hnsw.efSearch = max(BREADTH, 2 * fetched)
+        queries = _taken(self._vectors, rows)
+        _, places = self._hnsw.search(queries, fetched)
+        found = Neighbours(places.astype(np.int32), _compared(queries, self._vectors, places))
+        found.scores[(places == rows[:, None]) | (places < 0)] = -np.inf
+        found.rows[np.isneginf(found.scores)] = -1
+        return _merged(none_yet(len(rows), k), found)

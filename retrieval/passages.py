@@ -21,10 +21,17 @@ TITLED_CONTENTS = re.compile(r'"(?P<title>[^"\n]{1,300})"\n(?P<text>.+)', re.DOT
 """A text of FlashRAG's corpora, whose first line is the title in quotation marks."""
 
 
+class Heading(NamedTuple):
+    """A heading in a text, and the offset where it begins."""
+
+    start: int
+    text: str
+
+
 class Passage(NamedTuple):
     """A text with its title and id; pooled: a paragraph of a question, which other questions may share.
 
-    metadata: the other fields of the record; pages: the offsets in the text where its pages begin.
+    metadata: the other fields of the record; pages: the offsets in the text where its pages begin; headings: in order.
     """
 
     where: str
@@ -34,6 +41,7 @@ class Passage(NamedTuple):
     pooled: bool = False
     metadata: Metadata = {}  # noqa: RUF012 - never written to
     pages: tuple[int, ...] = ()
+    headings: tuple[Heading, ...] = ()
 
 
 class Problem(NamedTuple):

@@ -22,7 +22,8 @@ class Chunk(TypedDict, total=False):
     id: unique in its corpus; start: offset of `text` in the document's text, in characters;
     score: of the retrieval: a cosine in [-1, 1], a score of the first stage, or a score of the re-ranker;
     rephrasing: the text in other words (DENSE), or the text itself if the model could not rephrase it;
-    metadata: what the source says of the document, such as `url`; `page`: of a PDF, the page where the chunk begins.
+    metadata: what the source says of the document, such as `url`; `page`: of a PDF, the page where the chunk begins;
+    `heading`: of Markdown and HTML, the heading under which it begins.
     """
 
     id: Required[str]
@@ -56,7 +57,7 @@ class Citation(TypedDict):
 
     mark: the number, which is the place of the passage in `evidence`, from 1; exists: is there such a passage? If not,
     the mark is in no answer that is shown, and the passage's fields are null or empty.
-    chunk_id, title, address, page: of the passage, empty or null where it has none.
+    chunk_id, title, address, page, heading: of the passage, empty or null where it has none.
     statement: the part of the answer that the mark stands behind, without marks.
     verdict: whether the passage entails the statement; unchecked: no judge of entailment could say; null without a
     passage.
@@ -68,6 +69,7 @@ class Citation(TypedDict):
     title: str
     address: str
     page: int | None
+    heading: str
     statement: str
     verdict: Verdict | None
 

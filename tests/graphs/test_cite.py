@@ -95,6 +95,7 @@ async def test_the_marks_are_read_and_checked() -> None:
             "title": chunk["title"],
             "address": "",
             "page": None,
+            "heading": "",
             "statement": "the Lune",
             "verdict": verdict,
         }
@@ -218,12 +219,13 @@ async def test_samples_are_compared_without_marks() -> None:
 async def test_what_the_source_says_of_the_passage_is_in_the_citation() -> None:
     class WithPages(ScriptedRetriever):
         def chunk(self, row: int) -> Chunk:
-            return {**super().chunk(row), "metadata": {"url": "https://a.b/c", "page": 3}}
+            return {**super().chunk(row), "metadata": {"url": "https://a.b/c", "page": 3, "heading": "Its\ncourse"}}
 
     resources = Resources(llm=model("the Lune [1]"), judge=ScriptedJudge(), retriever=WithPages(QUERY, VECTORS))
     output = await vanilla_rag.build(resources).compile().ainvoke(INPUT, context={"cite": True})
     (one,) = output["citations"]
-    assert (one["address"], one["page"]) == ("https://a.b/c", 3)
+    assert (one["address"], one["page"], one["heading"]) == ("https://a.b/c", 3, "Its\ncourse")
+    assert '\n[1] T0, page 3, section "Its course", https://a.b/c' in node.with_sources(output)
 
 
 async def test_a_judge_that_does_not_answer_leaves_the_answer_uncited(fast_retries: None) -> None:

@@ -24,7 +24,7 @@ PASSAGE: Chunk = {
 
 
 def cited(mark: int = 1, verdict: Any = "supported", **more: Any) -> Citation:
-    passage = {"chunk_id": "c", "title": "Lune", "address": "", "page": None}
+    passage = {"chunk_id": "c", "title": "Lune", "address": "", "page": None, "heading": ""}
     found: Citation = {"mark": mark, "exists": True, "statement": "so it is", "verdict": verdict, **passage, **more}  # type: ignore[typeddict-item]
     return found
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import sys
+import tracemalloc
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from dubito.errors import UserFault, extra_command
 from dubito.retrieval.chunking import slices
 from dubito.retrieval.corpus import Corpus, Document, read_corpus
+from dubito.settings import settings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -342,19 +346,18 @@ HTML = "<!DOCTYPE html><html><head><title>The\n title</title><style>x</style></h
 
 
 def test_loaders_are_asked_for_by_name_where_they_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "langchain_community", None)
-    for name, content in {
-        "a.pdf": b"%PDF-1.4\0",
-        "a.html": HTML.encode(),
-        "a.docx": b"PK\x03\x04\0word/document.xml",
-    }.items():
+    for name, module, content in (
+        ("a.pdf", "pypdf", b"%PDF-1.4\0"),
+        ("a.html", "bs4", HTML.encode()),
+        ("a.docx", "docx2txt", b"PK\x03\x04\0word/document.xml"),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
         path = write(tmp_path / name, content)
         with pytest.raises(UserFault, match=re.escape(f"needs an extra: {extra_command('loaders')}.")):
             read_corpus(path)
 
 
 def test_html(tmp_path: Path) -> None:
-    pytest.importorskip("langchain_community")
     pytest.importorskip("bs4")
     corpus = read_corpus(write(tmp_path / "a.html", HTML))
     assert corpus.documents == (Document("The title", "The title", "The\ntitle One. Two."),)
@@ -362,8 +365,59 @@ def test_html(tmp_path: Path) -> None:
         read_corpus(write(tmp_path / "latin.html", HTML.encode() + b"\xe9"))
 
 
+MARKDOWN = """# Lune
+
+A river.
+
+## Course ##
+It rises at Wath.
+```
+# no heading
+```
+Mouth
+=====
+It ends at Plover Scar.
+"""
+
+
+def test_a_chunk_of_markdown_has_the_heading_under_which_it_begins(tmp_path: Path) -> None:
+    (document,) = read_corpus(write(tmp_path / "lune.md", MARKDOWN)).documents
+    assert (document.title, document.text) == ("Lune", MARKDOWN)
+    assert document.headings == ((0, "Lune"), (MARKDOWN.index("##"), "Course"), (MARKDOWN.index("Mouth"), "Mouth"))
+    begins = ["# Lune", "A river", "\n## Course", "Wath", "# no", "Mouth", "Scar"]
+    chunks = slices(document, [(MARKDOWN.index(text), MARKDOWN.index(text) + 14) for text in begins])
+    assert [chunk.get("metadata") for chunk in chunks] == [
+        None,  # the heading is the title
+        None,
+        {"heading": "Course"},  # the chunk's first word stands below it
+        {"heading": "Course"},
+        {"heading": "Course"},
+        {"heading": "Mouth"},
+        {"heading": "Mouth"},
+    ]
+
+
+def test_headings_of_html(tmp_path: Path) -> None:
+    pytest.importorskip("bs4")
+    html = (
+        "<html><head><title>Lune</title></head><body><p>A river.</p><h1>Lune</h1><p>It is long.</p>"
+        "<h2>Its <i>whole</i>\n course</h2>It rises at Wath.<h3></h3><p>It ends.</p></body></html>"
+    )
+    (document,) = read_corpus(write(tmp_path / "a.html", html)).documents
+    text = "Lune A river.\n\nLune It is long.\n\nIts whole\ncourse It rises at Wath.\n\nIt ends."
+    assert document.text == text
+    assert document.headings == ((15, "Lune"), (33, "Its whole course"), (text.index("It ends"), ""))
+    chunks = slices(
+        document, [(0, 4), (15, 20), (text.index("long"), 33), (33, 40), (50, 60), (len(text) - 5, len(text))]
+    )
+    assert [chunk.get("metadata", {}).get("heading") for chunk in chunks] == [
+        *(None, None, None),  # no heading, or one that is the title
+        *("Its whole course", "Its whole course"),
+        None,  # below an empty heading
+    ]
+
+
 def test_word(tmp_path: Path) -> None:
-    pytest.importorskip("langchain_community")
     pytest.importorskip("docx2txt")
     path = tmp_path / "folder" / "report.docx"
     path.parent.mkdir()
@@ -377,8 +431,75 @@ def test_word(tmp_path: Path) -> None:
         read_corpus(write(tmp_path / "broken.docx", path.read_bytes()[:60] + b"word/"))
 
 
+def test_a_word_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("docx2txt")
+    path = tmp_path / "bomb.docx"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", "<a>" + " " * 2_999_990 + "</a>")
+    said = r"bomb\.docx: it unpacks to more than 0\.0029 GB: to read it, set DUBITO_MAX_UNPACKED_GB to a larger number"
+    limited(monkeypatch, "0.0029")
+    with pytest.raises(UserFault, match=said) as refused:
+        read_corpus(path)
+    assert_one_sentence(refused.value)
+    limited(monkeypatch, "0.003")
+    with pytest.raises(UserFault, match="the file has no text"):
+        read_corpus(path)
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, gigabytes: str) -> None:
+    monkeypatch.setenv("DUBITO_MAX_UNPACKED_GB", gigabytes)
+    settings.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_settings() -> Iterator[None]:
+    yield
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.csv", "lune.md", "a.html"])
+def test_a_file_packed_by_gzip_is_read_as_the_file_itself(tmp_path: Path, name: str) -> None:
+    contents = {
+        "c.jsonl": lines(*RECORDS),
+        "c.csv": "title,text\nAda,Ada wrote notes.\n",
+        "lune.md": MARKDOWN,
+        "a.html": HTML,
+    }
+    plain = write(tmp_path / "plain" / name, contents[name])
+    packed = write(tmp_path / "packed" / f"{name}.gz", gzip.compress(contents[name].encode()))
+    assert read_corpus(packed).documents == read_corpus(plain).documents
+    if name in {"lune.md", "a.html"}:
+        assert read_corpus(packed.parent).documents == read_corpus(plain.parent).documents
+
+
+def test_gzip_that_is_damaged_or_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = gzip.compress(lines({"text": "a" * 3_000_000}).encode())
+    for name, content in {"half": packed[:-20], "none": b"\x1f\x8b no", "wrong sum": packed[:-8] + bytes(8)}.items():
+        with pytest.raises(UserFault, match=r"it cannot be opened \(it is a damaged gzip file: ") as refused:
+            read_corpus(write(tmp_path / f"{name}.jsonl.gz", content))
+        assert_one_sentence(refused.value)
+    path = write(tmp_path / "bomb.jsonl.gz", packed)
+    assert len(read_corpus(path).documents) == 1
+    limited(monkeypatch, "0.003")
+    with pytest.raises(UserFault, match=r"it unpacks to more than 0\.003 GB: to read it, set DUBITO_MAX_UNPACKED_GB"):
+        read_corpus(path)
+
+
+def test_json_lines_are_read_one_at_a_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", lines(*({"text": f"{number} " + "a" * 10_000} for number in range(1_000))))
+    tracemalloc.start()
+    try:
+        corpus = read_corpus(path)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(corpus.documents) == 1_000
+    assert most < 1.1 * held, "beside the documents there is one line"
+
+
 def test_pdf(tmp_path: Path) -> None:
-    pytest.importorskip("langchain_community")
     pytest.importorskip("pypdf")
     path = write(tmp_path / "paper.pdf", pdf("Notes on engines", "", "The end"))
     (document,) = read_corpus(path).documents
@@ -386,6 +507,8 @@ def test_pdf(tmp_path: Path) -> None:
     assert document.pages == (0, 16, 18)
     chunks = slices(document, [(0, 5), (6, 16), (18, 25)])
     assert [chunk["metadata"] for chunk in chunks] == [{"page": 1}, {"page": 1}, {"page": 3}]
+    (below_the_end,) = slices(document, [(16, 25)])
+    assert below_the_end["metadata"] == {"page": 3}, "white space in front belongs to no page"
     with pytest.raises(UserFault, match=r"the file has no text \(is it a scan\?\)"):
         read_corpus(write(tmp_path / "scan.pdf", pdf("")))
     with pytest.raises(UserFault, match="it cannot be read as PDF"):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import faiss
@@ -19,6 +19,7 @@ from dubito.retrieval import document_graph, neighbours
 from dubito.retrieval.document_graph import DocumentGraph, cached_graph
 from dubito.retrieval.index import Index
 from dubito.retrieval.index_files import Manifest, sha256_of
+from dubito.settings import settings as process_settings
 from dubito.state.records import Chunk
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,8 +66,8 @@ def index_of(rows: Sequence[Sequence[float]] | Vectors, encoder: str = "table") 
     return Index(manifest, chunks, vectors, NoEncoder(encoder, table))
 
 
-def graph_of(index: Index, k: int, exact_up_to: int = 10**6) -> DocumentGraph:
-    return asyncio.run(DocumentGraph.build(index, k, exact_up_to=exact_up_to))
+def graph_of(index: Index, k: int) -> DocumentGraph:
+    return asyncio.run(DocumentGraph.build(index, k))
 
 
 def table_of(graph: DocumentGraph) -> list[list[tuple[str, float]]]:
@@ -190,33 +191,48 @@ async def test_extending_tells_how_far_it_is_and_refuses_what_does_not_begin_ali
         await graph.extended(index_of(rows[:4]))
 
 
-def test_above_the_threshold_nearly_all_neighbours_are_found_in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "CLUSTER", 50)
-    monkeypatch.setattr(neighbours, "NEAR", 3)
+@pytest.fixture
+def exact_up_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Sets the most chunks of which all pairs are compared."""
+
+    def limit(chunks: int) -> None:
+        monkeypatch.setenv("DUBITO_GRAPH_EXACT_UP_TO", str(chunks))
+        process_settings.cache_clear()
+
+    yield limit
+    process_settings.cache_clear()
+
+
+def test_above_the_threshold_nearly_all_neighbours_are_found(exact_up_to: Callable[[int], None]) -> None:
     told: list[tuple[int, int]] = []
     index = index_of(clustered(3000, 24, 30))
-    graph = asyncio.run(DocumentGraph.build(index, 10, lambda *step: told.append(step), exact_up_to=2999))
-    exact = graph_of(index, 10, exact_up_to=3000)
-    assert (graph.manifest.method, exact.manifest.method) == ("clusters", "exact")
-    assert (len(told), told[-1]) == (60, (3000, 3000))
+    exact_up_to(3000)
+    exact = graph_of(index, 10)
+    exact_up_to(2999)
+    graph = asyncio.run(DocumentGraph.build(index, 10, lambda *step: told.append(step)))
+    assert (graph.manifest.method, exact.manifest.method) == ("hnsw", "exact")
+    assert told == [(1500, 3000), (2012, 3000), (2524, 3000), (3000, 3000)]
     found, due = table_of(graph), table_of(exact)
     hits = sum(len(set(some) & set(other)) for some, other in zip(found, due, strict=True))
-    assert 0.9 <= hits / 30_000 < 1  # it is another way, and a good one
+    assert hits / 30_000 > 0.95, "the scores of those that are found are the exact ones"
     assert all(len(some) == 10 and (f"c{i}" not in dict(some)) for i, some in enumerate(found))
-    again = asyncio.run(DocumentGraph.build(index, 10, exact_up_to=2999))
-    assert table_of(again) == found
+    assert all(some == sorted(some, key=lambda pair: (-pair[1], int(pair[0][1:]))) for some in found)
 
 
-def test_clusters_hold_the_rows_that_have_them_among_their_nearest() -> None:
-    clusters = neighbours.Clusters(np.array([[0, 2], [1, 2], [2, 0]]), 4)
-    assert [clusters.members(number).tolist() for number in range(len(clusters))] == [[0, 2], [1], [0, 1, 2], []]
+def test_few_and_equal_and_zero_vectors_have_neighbours_too(exact_up_to: Callable[[int], None]) -> None:
+    exact_up_to(0)
+    assert table_of(graph_of(index_of(EXACT), 10)) == brute_force(EXACT, 10)
+    assert graph_of(index_of([[1.0, 0.0]]), 2).neighbours("c0") == []
+    same = graph_of(index_of([[0.6, 0.8]] * 600), 3)
+    assert all(len({name for name, _ in same.neighbours(f"c{i}")} - {f"c{i}"}) == 3 for i in range(600))
 
 
-def test_equal_vectors_are_in_clusters_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "NEAR", 1)
-    same = neighbours.Clusters.of(np.tile(np.array([[0.6, 0.8]], dtype=np.float32), (600, 1)))
-    assert len(same) == 2
-    assert sorted(row for number in range(2) for row in same.members(number).tolist()) == list(range(600))
+def test_a_graph_that_was_not_exact_is_extended_exactly(exact_up_to: Callable[[int], None]) -> None:
+    exact_up_to(0)
+    rows = clustered(400, 16, 8)
+    grown = asyncio.run(graph_of(index_of(rows[:399]), 5).extended(index_of(rows)))
+    assert grown.neighbours("c399") == brute_force(rows, 5)[399]
+    assert grown.manifest.method == "hnsw"
 
 
 def _edit(folder: Path, **changes: object) -> None:

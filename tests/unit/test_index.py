@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import signal
+import tracemalloc
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -77,8 +78,40 @@ async def test_metadata_is_saved_with_the_chunks_and_read_only_as_an_object(tmp_
     manifest = json.loads((tmp_path / "i" / "manifest.json").read_text())
     manifest["chunks_sha256"] = hashlib.sha256(spoilt.encode()).hexdigest()
     (tmp_path / "i" / "manifest.json").write_text(json.dumps(manifest))
+    opened = await Index.load(tmp_path / "i", HashEncoder())
     with pytest.raises(UserFault, match="missing or damaged"):
-        await Index.load(tmp_path / "i", HashEncoder())
+        opened.chunks[0]
+
+
+async def test_opening_an_index_reads_no_chunk(tmp_path: Path) -> None:
+    texts = [f"{number} " + "a" * 10_000 for number in range(500)]
+    index = await Index.build(corpus_of(texts), open_chunker("words:2"), None)
+    await index.save(tmp_path / "i")
+    tracemalloc.start()
+    try:
+        opened = await Index.load(tmp_path / "i", None)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000
+    assert most < 2_000_000, "the file has 5 MB"
+    chunks = opened.chunks
+    assert (len(chunks), chunks[0], chunks[-1]) == (500, index.chunks[0], index.chunks[499])
+    assert (chunks[7:9], chunks[498:], chunks[:0]) == (index.chunks[7:9], index.chunks[498:], [])
+    assert list(chunks) == list(index.chunks)
+    for outside in (500, -501):
+        with pytest.raises(IndexError):
+            chunks[outside]
+
+
+async def test_lines_are_found_across_the_parts_that_are_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = await build(TEXTS)
+    await index.save(tmp_path / "i")
+    for scanned in (1, 7, 64):
+        monkeypatch.setattr(index_files, "SCANNED", scanned)
+        assert list((await Index.load(tmp_path / "i", HashEncoder())).chunks) == list(index.chunks)
 
 
 async def test_build_embeds_titles_with_texts_in_batches_and_tells_how_far_it_is() -> None:
