@@ -232,7 +232,7 @@ class Qdrant:
     def vectors(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[float]]:
         """See `Database.vectors`."""
         points = self._client.retrieve(self._collection, keys, with_payload=False, with_vectors=True)
-        found: dict[Key, Any] = {point.id: point.vector for point in points}
+        found: dict[Any, Any] = {point.id: point.vector for point in points}
         return {key: vector[""] if isinstance(vector, dict) else vector for key, vector in found.items()}
 
     def searching(self, condition: Condition) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -160,7 +161,7 @@ async def test_graphs_answer_from_a_collection(new_name: Callable[[str], str], k
     await filled(name, CORPUS)
     index = await Index.build(CORPUS, WordWindows(4), ENCODER)
     opened = Resources(llm=chat(), encoder=ENCODER)
-    plain = vanilla_rag.build(opened).compile()
+    plain: Any = vanilla_rag.build(opened).compile()
     found = await plain.ainvoke(question, context=VanillaRagContext(corpus=name, k=5))
     assert [chunk["id"] for chunk in found["evidence"]] == await ids(index, "text 7", 5)
     assert {"id", "doc_id", "title", "text", "score"} <= found["evidence"][0].keys()
@@ -170,7 +171,8 @@ async def test_graphs_answer_from_a_collection(new_name: Callable[[str], str], k
     diverse = []
     for resources in (opened, Resources(llm=chat(), encoder=ENCODER, retriever=index)):
         context = DFRagContext(corpus=name, k=5, evaluator="report")
-        result = await df_rag.build(resources).compile().ainvoke(question, context=context)
+        graph: Any = df_rag.build(resources).compile()
+        result = await graph.ainvoke(question, context=context)
         diverse.append([(one["lambdas"], one["chunk_ids"]) for one in result["candidates"]])
     assert diverse[0] == diverse[1]
     assert len(diverse[0]) > 1
@@ -220,8 +222,9 @@ def theirs_of(name: str) -> None:
     if place.scheme == "qdrant":
         from langchain_qdrant import QdrantVectorStore  # noqa: PLC0415
 
-        where = {"path": place.at, "collection_name": place.collection}
-        store = QdrantVectorStore.from_texts(LANGCHAIN_TEXTS, embeddings, LANGCHAIN_METADATA, **where)
+        store: Any = QdrantVectorStore.from_texts(
+            LANGCHAIN_TEXTS, embeddings, LANGCHAIN_METADATA, path=place.at, collection_name=place.collection
+        )
         store.client.close()
     elif place.scheme == "milvus":
         from langchain_milvus import Milvus  # noqa: PLC0415
