@@ -27,6 +27,7 @@ OPENAI: Place = ("https", "api.openai.com", 443)
 
 _URL = re.compile(r"https?://[^\s'\"#&,]+", re.IGNORECASE)
 _SECRET = re.compile(r"https?://(?:[^\s/?#]*@|[^\s?#]*\?)", re.IGNORECASE)
+_PASSWORD = re.compile(r"postgres(?:ql)?://(?:[^\s@/?#]*:[^\s@]*@|\S*password=)", re.IGNORECASE)
 
 
 def checked_url(url: str, example: str) -> str:
@@ -78,6 +79,11 @@ def refuse_secrets(text: str) -> None:
         raise UserFault(
             "A server's URL must not hold a user name, a password or anything behind a question mark: put the key "
             "into DUBITO_KEYS, as HOST=KEY, and leave it out of the URL."
+        )
+    if _PASSWORD.search(text):
+        raise UserFault(
+            "A database's URL must not hold a password: put it into the environment variable PGPASSWORD or the file "
+            "~/.pgpass, and leave it out of the URL."
         )
 
 

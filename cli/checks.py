@@ -28,7 +28,22 @@ from ..retrieval.corpus import read_corpus
 from ..server_url import checked_url, each_url, key_for
 from ..settings import settings
 
-EXTRAS = ["local", "studio", "ui", "mcp", "eval", "plots", "datasets", "trace", "loaders", "qdrant", "ray", "vllm"]
+EXTRAS = [
+    "local",
+    "studio",
+    "ui",
+    "mcp",
+    "eval",
+    "plots",
+    "datasets",
+    "trace",
+    "loaders",
+    "qdrant",
+    "pgvector",
+    "milvus",
+    "ray",
+    "vllm",
+]
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*extra == ['"](?P<extra>\w+)['"]""")
 

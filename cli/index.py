@@ -37,7 +37,8 @@ def index(
     out: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="The folder to write, which must be new or empty; or qdrant:URL#collection to fill."
+            metavar="DIR",
+            help="The folder to write, which must be new or empty; or a collection to fill, as qdrant:URL#collection.",
         ),
     ] = None,
     add_to: Annotated[
@@ -94,14 +95,17 @@ def index(
 ) -> None:
     """Index a corpus once, so that later questions start at once; or change an index."""
     from ..retrieval.index_files import read_index_manifest  # noqa: PLC0415 - keeps `--help` quick
+    from ..retrieval.vector_databases import names_database, refuse_unknown_database  # noqa: PLC0415
     from ..state.mixins import CorpusContext  # noqa: PLC0415
     from . import indexing  # noqa: PLC0415
 
     configured = {name: str(found.value) for name, found in CorpusContext.configured().items()}
-    if out is not None and out.startswith("qdrant:"):
+    if out is not None:
+        refuse_unknown_database(out)
+    if out is not None and names_database(out):
         if add_to or force or graph_neighbours or graph_encoder or replace or delete or add or purpose != "encoder":
             raise UserFault(
-                "A Qdrant collection is filled with new documents by itself and has no graph: leave --add-to, --force, "
+                "A vector database is filled with new documents by itself and has no graph: leave --add-to, --force, "
                 "--replace, --delete, --for, --add and the --graph options out."
             )
         work = partial(

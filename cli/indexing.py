@@ -58,8 +58,8 @@ def run(work: Callable[..., Coroutine[Any, Any, dict[str, Any]]], *, as_json: bo
 async def fill_collection(
     corpus: str, name: str, encoder: str, chunker: str, on_bad_record: Literal["refuse", "skip"], *, bar: IndexingBar
 ) -> dict[str, Any]:
-    """Store a corpus in a Qdrant collection and return the figures."""
-    from ..retrieval.qdrant import fill  # noqa: PLC0415 - an extra
+    """Store a corpus in a vector database and return the figures."""
+    from ..retrieval.vector_store import fill  # noqa: PLC0415 - an extra
 
     opened = await shared_resources().encoder_named(encoder)
     splitter = await chunker_for(chunker, opened)

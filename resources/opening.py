@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelFault, ModelUnavailable, UserFault
+from ..retrieval.vector_databases import Place, names_database, refuse_unknown_database
 from ..server_url import checked_url, each_url, ollama_url
 from ..settings import settings
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ..models.interfaces import ChatModel, Encoder
 
 SAMPLE = "sample"
-QDRANT = "qdrant:"
 CHAT_NAMES = (
     "embedded, vllm:URL#model, vllm:URL,URL#model, vllm:URL#model&states=URL, ollama:model, "
     "http://host:port (any other server), engine:folder-or-hub-name, openai:URL#model, hf:folder-or-hub-name, gguf:file"
@@ -34,8 +34,11 @@ def corpus_path(name: str) -> Path:
 
 
 def check_corpus(name: str) -> None:
-    """Raise `UserFault` for a path that does not exist. A Qdrant collection is not checked."""
-    if not name.startswith(QDRANT) and not os.path.exists(corpus_path(name)):  # noqa: PTH110 - Path.exists raises for odd names
+    """Raise `UserFault` for a path that does not exist. Of a vector database's collection only the name is checked."""
+    if names_database(name):
+        Place.named(name)
+    elif not os.path.exists(corpus_path(name)):  # noqa: PTH110 - Path.exists raises for odd names
+        refuse_unknown_database(name)
         raise UserFault(f"There is no corpus at '{name}': give an index folder, or a corpus file or folder.")
 
 

@@ -12,10 +12,11 @@ from ..errors import UserFault
 from ..models.background import start_in_background
 from ..models.interfaces import ChatModel, Encoder, Judge
 from ..models.metering import Metered, report_progress
+from ..retrieval.vector_databases import names_database
 from ..settings import settings
 from ..state.where import Condition, condition_of
 from .live_objects import as_chat_model, as_encoder, as_retriever
-from .opening import QDRANT, check_weights, corpus_path, open_chat_model, open_encoder
+from .opening import check_weights, corpus_path, open_chat_model, open_encoder
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
@@ -191,7 +192,7 @@ class Resources:
 
             source: Retriever | None = None
             alone = name.strip() == "bm25" and not context.uses_vectors
-            if alone and self._retriever is None and not corpus.startswith(QDRANT):
+            if alone and self._retriever is None and not names_database(corpus):
                 source = await self._chunked(context, key)
                 if source is not None and context.where:
                     source = await asyncio.to_thread(source.restricted, condition_of(context.where))
@@ -221,7 +222,7 @@ class Resources:
             index = await self._unfiltered(key) if cut is None else cut
             return index.manifest.chunks_sha256 if isinstance(index, Index) else None
 
-        if self._retriever is not None or context.corpus.startswith(QDRANT):
+        if self._retriever is not None or names_database(context.corpus):
             return None
         return await self._once(("hash of chunks", *key), hash_it)
 
@@ -315,7 +316,7 @@ class Resources:
             restricted: Callable[[Condition], Retriever] | None = getattr(whole, "restricted", None)
             if restricted is None:
                 raise UserFault(
-                    "`where` filters index folders, corpus files and Qdrant collections: give your own retriever a "
+                    "`where` filters index folders, corpus files and vector databases: give your own retriever a "
                     "filter of its own, and leave `where` out."
                 )
             return await asyncio.to_thread(restricted, condition_of(context.where))
@@ -332,8 +333,8 @@ class Resources:
             if self._retriever is not None:
                 return await as_retriever(self._retriever, chunker, lambda: self.encoder_named(encoder))
             opened = await self.encoder_named(encoder)
-            if corpus.startswith(QDRANT):
-                from ..retrieval.qdrant import open_collection  # noqa: PLC0415 - an extra
+            if names_database(corpus):
+                from ..retrieval.vector_store import open_collection  # noqa: PLC0415 - an extra
 
                 collection = await open_collection(corpus, opened)
                 return await as_retriever(collection, chunker, lambda: self.encoder_named(encoder))

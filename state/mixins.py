@@ -97,7 +97,7 @@ class CorpusContext(EncoderContext):
         default="sample",
         title="Corpus",
         description="sample, an index folder made by `dubito index`, a corpus file or folder to index, or "
-        "qdrant:URL#collection.",
+        "a collection of a vector database: qdrant:URL#collection, pgvector:URL#collection or milvus:URL#collection.",
         json_schema_extra=names_resource("corpus", "sample"),
     )
     chunker: str = Field(

@@ -47,7 +47,7 @@ from dubito.resources.opening import check_corpus, open_chat_model, open_encoder
 from dubito.resources.resources import Resources
 from dubito.retrieval.chunkers import open_chunker
 from dubito.retrieval.corpus import read_corpus
-from dubito.retrieval.qdrant import Place
+from dubito.retrieval.vector_databases import KINDS, Place
 from dubito.server_url import checked_url, key_for
 from dubito.settings import settings as process_settings
 from dubito.tests.fuzz.hostile import (
@@ -257,7 +257,11 @@ def of_settings(name: str) -> list[Callable[[str], Any]]:
             lambda text: open_chat_model(URL + text),
         ],
         "encoder": [open_encoder, lambda text: open_encoder(f"openai:{text}#m")],
-        "corpus": [check_corpus, Place.named, lambda text: Place.named(f"qdrant:{text}#c")],
+        "corpus": [
+            check_corpus,
+            Place.named,
+            *(lambda text, kind=kind: Place.named(f"{kind}:{text}#c") for kind in KINDS),
+        ],
         "judge": [lambda text: open_judge(text, llm, encoder, process_settings().cache)],
         "reranker": [lambda text: open_reranker(text, llm, encoder)],
         "chunker": [lambda text: open_chunker(text, None), lambda text: open_chunker(f"semantic:{text}", None)],

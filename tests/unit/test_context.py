@@ -362,3 +362,13 @@ def test_a_url_that_may_hold_a_key_is_refused_and_not_quoted(name, url):
         context_for(graph_named("vanilla_rag"), {name: value}, [])
     assert str(caught.value).endswith("as HOST=KEY, and leave it out of the URL.")
     assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "place", ["user:canary@host/db", ":canary@host/db", "host/db?password=canary", "u:ca/nary@h/d"]
+)
+def test_a_database_url_with_a_password_is_refused_and_not_quoted(place):
+    with pytest.raises(UserFault, match="put it into the environment variable PGPASSWORD") as raised:
+        VanillaRagContext(corpus=f"pgvector:postgresql://{place}#c")
+    assert "canary" not in str(raised.value)
+    VanillaRagContext(corpus="pgvector:postgresql://user@host:5432/db?sslmode=require#c")
