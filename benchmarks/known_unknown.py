@@ -22,6 +22,7 @@ from typing import Any, get_args
 
 from dubito.evals.calibration import best_threshold
 from dubito.models.interfaces import (
+    MIDDLE_LAYER,
     Capability,
     ChatModel,
     Choice,
@@ -71,7 +72,7 @@ class Remembering:
         return self.said[key]
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         """Drawn once for a prompt."""
         if "hidden_states" not in self.capabilities:

@@ -24,6 +24,7 @@ from typing import Any
 
 from dubito.graphs import sunar
 from dubito.models.interfaces import (
+    MIDDLE_LAYER,
     Capability,
     Choice,
     Completion,
@@ -92,7 +93,7 @@ class Stub:
         raise NotImplementedError
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         """Never asked for."""
         raise NotImplementedError

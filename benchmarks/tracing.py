@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from dubito.graphs.registry import graph_named
 from dubito.models.interfaces import (
+    MIDDLE_LAYER,
     Capability,
     Choice,
     Completion,
@@ -87,7 +88,7 @@ class Model:
         raise NotImplementedError
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         """Not asked."""
         raise NotImplementedError

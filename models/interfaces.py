@@ -139,6 +139,10 @@ class StatePlace:
         return (self.states, self.at) != ("residual", "last")
 
 
+MIDDLE_LAYER = StatePlace()
+"""The residual stream at the last token of the middle layer."""
+
+
 @dataclass(frozen=True)
 class Introspection:
     """n sampled continuations with the model's hidden state at the end of each (SeaKR, section 3.4).
@@ -193,7 +197,7 @@ class ChatModel(Protocol):
         ...
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         """Continue a chat n times and read the hidden state of each continuation at this place."""
         ...

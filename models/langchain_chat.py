@@ -17,6 +17,7 @@ from .answer_stream import text_listener
 from .choose_by_prompt import ask_and_parse
 from .generation import estimated_tokens
 from .interfaces import (
+    MIDDLE_LAYER,
     Capability,
     Choice,
     Completion,
@@ -85,7 +86,7 @@ class LangChainChat:
         self._cannot("score given replies")
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         """A LangChain chat model does not show its hidden states."""
         self._cannot("show its hidden states")

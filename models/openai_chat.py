@@ -16,6 +16,7 @@ from .answer_stream import TextListener, text_listener
 from .choose_by_prompt import ask_and_parse
 from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
 from .interfaces import (
+    MIDDLE_LAYER,
     Capability,
     Choice,
     Completion,
@@ -188,7 +189,7 @@ class OpenAIChat:
         return await self._score_ids(prompt, await self._ids_of(continuations))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         """See `ChatModel.introspect`; the layer is fixed when the server of hidden states is started.
 

@@ -18,7 +18,7 @@ from .answer_stream import text_listener
 from .batching import Worker
 from .chat_text import ChatText
 from .generation import Request, check_options, check_sampling, choice, scores
-from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, StatePlace
+from .interfaces import MIDDLE_LAYER, Capability, Choice, Introspection, Message, Reply, Sampling, Scores, StatePlace
 from .local_weights import first_line, quiet_loading, torch_faults
 
 _missing = ""
@@ -96,7 +96,7 @@ class TransformersChat:
         return await self._run(work)
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         """See `ChatModel.introspect`."""
         check_sampling(sampling)

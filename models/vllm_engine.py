@@ -14,7 +14,18 @@ from .background import await_in_background
 from .engine_options import EngineOptions, engine_options
 from .engine_process import Engine, start_engine
 from .generation import SampledTokens, check_fit, check_options, check_sampling, choice, scores
-from .interfaces import Capability, Choice, Introspection, Message, Reply, Sampling, Scores, StatePlace, Tokens
+from .interfaces import (
+    MIDDLE_LAYER,
+    Capability,
+    Choice,
+    Introspection,
+    Message,
+    Reply,
+    Sampling,
+    Scores,
+    StatePlace,
+    Tokens,
+)
 from .local_weights import check_folder
 from .postprocess import completion
 from .thinking import OPEN, first_stop
@@ -84,7 +95,7 @@ class EngineChat:
         return await self._with_engine(ask)
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         """See `ChatModel.introspect`."""
         check_sampling(sampling)

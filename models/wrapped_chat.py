@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from ..prompts import break_chat_marks
 from .interfaces import (
+    MIDDLE_LAYER,
     Capability,
     ChatModel,
     Checkable,
@@ -72,7 +73,7 @@ class WrappedChat(ABC):
         return await self._call("score", request, lambda _: self.model.score(messages, continuations))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         """See `ChatModel.introspect`."""
         messages = _without_marks(messages)

@@ -261,7 +261,6 @@ class Index:
             selected: Any = faiss.SearchParameters
             passing = selected(sel=faiss.IDSelectorBatch(self.passing))
         most = len(self._chunks if self.passing is None else self.passing)
-        count = min(count, most)
         scores, rows = self._vectors.search(question[None], min(count + 1, most), params=passing)
         scores, rows = scores[0], rows[0]
         if len(rows) > count and scores[count] == scores[count - 1]:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from dubito.cli.completion import GRAPH_OF_SETTING
 from dubito.models.interfaces import (
+    MIDDLE_LAYER,
     Completion,
     Introspection,
     Message,
@@ -180,7 +181,7 @@ class Talker(ScriptedChat):
         return Reply((Completion(said, "stop", words),) * sampling.n, Tokens(7, len(words) * sampling.n))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         reply = await self.complete(messages, sampling)
         scattered = np.random.default_rng(len(messages[-1]["content"])).normal(size=(sampling.n, 8))

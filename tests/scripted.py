@@ -16,6 +16,7 @@ import numpy as np
 from dubito.errors import CapabilityMissing, ModelFault
 from dubito.models.answer_stream import AnswerStream, Shown, current_answer, showing
 from dubito.models.interfaces import (
+    MIDDLE_LAYER,
     Capability,
     Choice,
     Completion,
@@ -107,7 +108,7 @@ class ScriptedChat:
         return Scores(tuple((Token(text, self.mean_logprob(user, text)),) for text in continuations), Tokens(11, 0))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         raise CapabilityMissing("scripted shows no hidden states")
 
@@ -458,7 +459,7 @@ class Reasoner(ScriptedChat):
         return Choice({"yes": 1 - no, "no": no}, Tokens(5, 1))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         one = self._heard(messages, sampling, read=True)
         self.layers.append(place.layer)

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, StatePlace, Token, Tokens
+from dubito.models.interfaces import (
+    MIDDLE_LAYER,
+    Completion,
+    Introspection,
+    Message,
+    Reply,
+    Sampling,
+    StatePlace,
+    Token,
+    Tokens,
+)
 from dubito.tests.scripted import ScriptedChat
 
 SURE, UNSURE = 0.0, 10.0
@@ -39,7 +49,7 @@ class Thinker(ScriptedChat):
         return Reply((Completion(text, "stop", tokens),) * sampling.n, Tokens(7, 3))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         await self._begin("introspect", messages)
         rationales, question = rationales_and_question(messages)

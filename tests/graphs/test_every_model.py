@@ -14,6 +14,7 @@ from dubito.docs.generate import BACKENDS, works_with
 from dubito.errors import UserFault
 from dubito.graphs.registry import context_type, graph_named
 from dubito.models.interfaces import (
+    MIDDLE_LAYER,
     Introspection,
     Message,
     Reply,
@@ -101,7 +102,7 @@ class InProcess(ScriptedChat):
         return Reply((spoken(SAYS, sampling),) * sampling.n, Tokens(7, 3))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         states = np.tile(np.array([1.0, -1.0], dtype=np.float32), (sampling.n, 1))
         return Introspection(await self.complete(messages, sampling), states, 15)

@@ -15,7 +15,17 @@ import numpy as np
 import pytest
 from dubito.errors import CapabilityMissing, ContractFault, UserFault
 from dubito.graphs import seakr, wiring
-from dubito.models.interfaces import Completion, Introspection, Message, Reply, Sampling, StatePlace, Token, Tokens
+from dubito.models.interfaces import (
+    MIDDLE_LAYER,
+    Completion,
+    Introspection,
+    Message,
+    Reply,
+    Sampling,
+    StatePlace,
+    Token,
+    Tokens,
+)
 from dubito.nodes.thresholds import BUILT_IN
 from dubito.prompts.reasoning_examples import ENDING
 from dubito.resources.resources import Resources
@@ -241,7 +251,7 @@ class Sampler(Reasoner):
     rows: Any = ()
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         await super().introspect(messages, sampling, place)
         return await introspected(self.texts, self.rows, sampling.n)

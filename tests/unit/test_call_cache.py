@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dubito.errors import ModelFault
 from dubito.models.interfaces import (
+    MIDDLE_LAYER,
     Choice,
     Completion,
     Introspection,
@@ -48,7 +49,7 @@ class Numbered(ScriptedChat):
         return Scores(tuple((Token(text, -1 / 3),) for text in continuations), Tokens(3, 0))
 
     async def introspect(
-        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = StatePlace()
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
         reply = await self.complete(messages, sampling)
         states = np.arange(6, dtype=np.float32).reshape(2, 3) / np.float32(7) + len(self.calls)
