@@ -44,7 +44,7 @@ def escaped(text: str) -> str:
 def code(text: str) -> str:
     """Text as a block of shell code."""
     content = sanitize(text)
-    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", content)), 3)
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", content))])
     return f"{fence}sh\n{content}\n{fence}"
 
 
