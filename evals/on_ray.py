@@ -79,11 +79,13 @@ def workers(
             answered[number] += 1
             return cast("Outcome", outcome)
 
-        yield ask, answered
-        with contextlib.suppress(ray.exceptions.RayError):  # a lost worker has no spans
-            ray.get([actor.stop.remote() for actor in actors])
-        for actor in actors:
-            ray.kill(actor)
+        try:
+            yield ask, answered
+            with contextlib.suppress(ray.exceptions.RayError):  # a lost worker has no spans
+                ray.get([actor.stop.remote() for actor in actors])
+        finally:
+            for actor in actors:
+                ray.kill(actor)
     finally:
         if begun_here:
             ray.shutdown()

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserFault, install_command
 from ..state.records import Chunk
 from .chunking import Progress, batches, embedding_text
 from .derived_files import Derived, get_or_build, read_array
@@ -103,9 +102,7 @@ def _read(folder: Path) -> Bm25:
 
 
 def _bm25s() -> Any:  # noqa: ANN401 - bm25s has no types
-    try:
-        import bm25s  # noqa: PLC0415 - loaded when first needed
-    except ImportError as error:
-        raise UserFault(f"The first stage bm25 needs a package: {install_command('bm25s')}.") from error
+    import bm25s  # noqa: PLC0415 - loaded when first needed
+
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG
     return bm25s
