@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from langchain_core.document_loaders import BaseLoader
 
 Kind = Literal["PDF", "HTML", "Word"]
+
+MOST_UNPACKED = 500_000_000
+"""Bytes of a Word file, which is packed, when it is unpacked. A small file can be made to unpack to any size."""
 
 
 def kind_of(content: bytes) -> Kind | None:
@@ -31,6 +35,8 @@ def load(path: Path, kind: Kind) -> Iterator[Finding]:
     """One passage for the file, titled by its HTML title, else by its name."""
     loader = _loader(path, kind)
     try:
+        if kind == "Word":
+            _check_unpacked(path)
         parts = loader.load()
     except Exception as fault:  # these parsers raise almost any exception for a damaged file
         reason = " ".join(str(fault).split())[:120]
@@ -42,6 +48,13 @@ def load(path: Path, kind: Kind) -> Iterator[Finding]:
         yield Passage("", " ".join(title.split()) or path.stem, text, pages=pages if kind == "PDF" else ())
     else:
         yield Problem("", "the file has no text" + (" (is it a scan?)" if kind == "PDF" else ""))
+
+
+def _check_unpacked(path: Path) -> None:
+    with zipfile.ZipFile(path) as packed:
+        size = sum(part.file_size for part in packed.infolist())
+    if size > MOST_UNPACKED:
+        raise ValueError(f"it unpacks to {size:,} bytes")
 
 
 NEEDS: dict[Kind, str] = {"PDF": "pypdf", "HTML": "bs4", "Word": "docx2txt"}
