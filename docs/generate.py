@@ -163,8 +163,8 @@ def settings(graph: Graph) -> str:
     """The settings of the graph's context as a table."""
     context: Any = graph.builder.context_schema
     rows = [
-        f"| `{name}` | `{getattr(context(), name)}` | {field.description} |"
-        for name, field in context.model_fields.items()
+        f"| `{name}` | `{getattr(context(), name)}` | {context.model_fields[name].description} |"
+        for name in context.in_order()
     ]
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
 
