@@ -2,7 +2,8 @@
 
 It writes langgraph.json, the list of graphs in `__init__.py`, the list of packages in pyproject.toml, the drawings
 docs/graphs/*.mmd, the pages docs/reference/graphs/*.md and their list in mkdocs.yml. In the other pages of docs/ it
-writes the text between `<!-- figure NAME -->`, `<!-- settings NAME -->` or `<!-- backends all -->` and `<!-- end -->`.
+writes the text between `<!-- figure NAME -->`, `<!-- settings NAME -->`, `<!-- studio NAME -->` or
+`<!-- backends all -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 GRAPHS = Path("reference/graphs")
-PLACE = re.compile(r"(<!-- (figure|settings|backends) (\w+) -->)\n.*?\n(<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (figure|settings|studio|backends) (\w+) -->)\n.*?\n(<!-- end -->)", re.DOTALL)
 
 FORMS: dict[ModuleType, str] = {
     chat: "A chat: messages in, the answer to the last question out. {about} ({name})",
@@ -169,6 +170,45 @@ def settings(graph: Graph) -> str:
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
 
 
+FIELDS = 5
+"""Of a graph's form, those that the page about Studio shows."""
+
+
+def studio(graph: Graph) -> str:
+    """What the server gives Studio to show: the graph, the first fields of its form, and the prompts at their nodes."""
+    schema: Any = graph.get_context_jsonschema()
+    prompts = {name: field for name, field in schema["properties"].items() if field.get("langgraph_type") == "prompt"}
+    fields = [field for name, field in schema["properties"].items() if name not in prompts]
+    nodes = [node for node in graph.nodes if node != "__start__"]
+    at_nodes = {node: [one["title"] for one in prompts.values() if node in one["langgraph_nodes"]] for node in nodes}
+    rows = [f"| {one['title']} | `{one['default']}` | {_takes(one)} |" for one in fields[:FIELDS]]
+    return "\n\n".join(
+        [
+            figure(graph),
+            f"The form has {len(fields)} fields and begins with:",
+            "\n".join(["| field | at first | takes |", "|---|---|---|", *rows]),
+            f"Its {len(prompts)} prompts stand at the nodes that use them:",
+            "\n".join(
+                [
+                    "| node | fields |",
+                    "|---|---|",
+                    *(f"| `{node}` | {', '.join(titles)} |" for node, titles in at_nodes.items() if titles),
+                ]
+            ),
+        ]
+    )
+
+
+def _takes(field: Mapping[str, Any]) -> str:
+    """The values of a field of a form."""
+    if "enum" in field:
+        return "one of " + ", ".join(f"`{value}`" for value in field["enum"])
+    if field["type"] in {"integer", "number"}:
+        kind = "a whole number" if field["type"] == "integer" else "a number"
+        return f"{kind} from {field['minimum']:,} to {field['maximum']:,}"
+    return {"boolean": "on or off", "string": "a text"}[field["type"]]
+
+
 class Backend(NamedTuple):
     """A kind of chat model. title: for the table; name: such as a setting has."""
 
@@ -224,7 +264,7 @@ def part(graphs: Mapping[str, Graph], kind: str, name: str) -> str:
     """A generated part of a page."""
     if kind == "backends":
         return backends(graphs)
-    return {"figure": figure, "settings": settings}[kind](graphs[name])
+    return {"figure": figure, "settings": settings, "studio": studio}[kind](graphs[name])
 
 
 def stale(root: Path) -> Iterator[Path]:
