@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 import unicodedata
-from asyncio import to_thread
+from asyncio import to_thread, wait_for
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -33,6 +33,9 @@ LONGEST_NAME = 200
 
 MOST_AT_ONCE = 4
 """Uploads under way at a time."""
+
+PAUSE_S = 60.0
+"""The longest wait for the next piece of a file, in seconds."""
 
 MOST_OPEN = 4
 """Corpora of browsers that stay open without a question that uses them."""
@@ -107,7 +110,7 @@ class Uploads:
             file = await to_thread((staging / name).open, "wb")
             try:
                 size = 0
-                async for piece in pieces:
+                while piece := await wait_for(anext(pieces, b""), PAUSE_S):
                     size += len(piece)
                     if size > self.limits.file:
                         raise too_large
@@ -116,6 +119,9 @@ class Uploads:
                 await to_thread(file.close)
             await to_thread(_check_readable, staging)
             await to_thread(self._keep, browser, staging / name)
+        except TimeoutError as fault:  # such as of a browser that sleeps
+            said = f"{name} did not arrive: nothing more of it came for {PAUSE_S:.0f} seconds. Add it again."
+            raise HTTPException(408, said) from fault
         except OSError as fault:
             raise HTTPException(507, f"{name} cannot be kept ({fault.strerror}): tell the operator.") from fault
         finally:
@@ -184,7 +190,9 @@ class Uploads:
         """Do the files of all browsers fit? Those of browsers that have not been here for long are removed if not."""
         oldest = time.time() - KEPT_DAYS * 86_400
         ages = {browser: browser.stat().st_mtime for browser in self._browsers()}
-        abandoned = sorted((browser for browser, used in ages.items() if used < oldest), key=ages.get, reverse=True)
+        abandoned = sorted(
+            (browser for browser, used in ages.items() if used < oldest), key=lambda one: ages[one], reverse=True
+        )
         while _size([staged, *(file for browser in ages for file in _files(_latest(browser)))]) > ALL_BYTES:
             if not abandoned:
                 return False
@@ -201,13 +209,13 @@ class Uploads:
                 _link(file, new / file.name)
             home = self._folder / folder_name(browser)
             home.mkdir(mode=0o700, exist_ok=True)
-            before = _latest(home)
-            new.rename(home / str(int(before.name) + 1 if before else 1))
+            before = _versions(home)
+            new.rename(home / str(int(before[-1].name) + 1 if before else 1))
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        if before:
-            self._retire(before)
+        for folder in before:
+            self._retire(folder)
 
     def _retire(self, folder: Path) -> None:
         """Remove a folder, unless a question uses it: then it goes when the question has ended."""

@@ -110,7 +110,10 @@ async def test_who_waits_for_a_corpus_that_is_forgotten_still_gets_it(notes: Pat
     second = asyncio.create_task(texts(registry, notes))
     await asyncio.sleep(0.05)
     start_in_background(_set(encoder.let)).result(30)
-    assert await asyncio.gather(first, second) == [["The bridge was never seen before."], ["The bridge has changed."]]
+    assert list(await asyncio.gather(first, second)) == [
+        ["The bridge was never seen before."],
+        ["The bridge has changed."],
+    ]
 
 
 async def _set(event: asyncio.Event) -> None:

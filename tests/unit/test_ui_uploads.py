@@ -302,6 +302,19 @@ async def test_no_more_uploads_at_once_than_allowed(folder):
     await added(kept, "me", "x.txt", b"x")
 
 
+async def test_a_browser_that_sleeps_in_an_upload_keeps_no_other_waiting(folder, monkeypatch):
+    monkeypatch.setattr(uploads, "PAUSE_S", 0.05)
+    kept = Uploads(folder, SMALL, lambda corpus: None)
+
+    async def asleep() -> Any:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    with pytest.raises(HTTPException, match=r"x\.txt did not arrive: nothing more of it came for 0 seconds"):
+        await kept.add("me", "x.txt", asleep(), 0)
+    assert list(folder.iterdir()) == []
+
+
 async def test_two_questions_at_once_each_read_the_files_as_they_were_when_they_began(folder):
     llm = Held()
     app = page_over(folder, llm)
