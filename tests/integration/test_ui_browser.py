@@ -311,9 +311,10 @@ def files(browser: Browser, serve: Callable[..., str], tmp_path: Path) -> Browse
 
 
 def added(browser: Browser, tmp_path: Path, *names: str) -> None:
+    browser.run("window.before = sending; 0")
     browser.choose("#upload", *(tmp_path / name for name in names))
-    browser.until("document.getElementById('upload-status').textContent.startsWith('Sending')")
-    browser.until("document.getElementById('sending').hidden")
+    browser.until("sending !== window.before")
+    browser.run("sending")
 
 
 NAMES = "#own-files [data-name]"
