@@ -37,8 +37,8 @@ def settings(
         from ..graphs.context_from_text import context_for, given_values  # noqa: PLC0415 - keeps `--help` quick
 
         asked = graph_named(graph)
-        context = context_for(asked, {}, assignments or [])
-        listed = [described(name, context, given_values(asked, {}, assignments or [])) for name in context.model_dump()]
+        context, typed = context_for(asked, {}, assignments or []), given_values(asked, {}, assignments or [])
+        listed = [described(name, context, typed) for name in context.in_order()]
     if as_json:
         print_json({"graph": graph, "settings": listed})
         return

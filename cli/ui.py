@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,7 @@ EXAMPLES = (
     "dubito ui",
     "dubito ui --corpus notes/ --corpus papers.index --port 8701",
     'dubito ui --llm "vllm:http://127.0.0.1:8000/v1#my-model"',
+    "dubito ui --uploads uploads/ --upload-mb 50",
     "dubito ui --allow judge=nli:my-cross-encoder --allow encoder=st:my-encoder",
 )
 
@@ -60,6 +61,19 @@ def ui(
         bool,
         typer.Option("--history/--no-history", help="Keep questions, answers and traces after the page has ended."),
     ] = True,
+    uploads: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Let browsers upload files, to ask questions of; they are kept in this folder. Off by default.",
+        ),
+    ] = None,
+    upload_mb: Annotated[
+        float, typer.Option("--upload-mb", metavar="N", min=0.001, help="The maximum size of an uploaded file, in MB.")
+    ] = 20,
+    uploads_mb: Annotated[
+        float, typer.Option("--uploads-mb", metavar="N", min=0.001, help="The same of all files of a browser, in MB.")
+    ] = 100,
     config_file: ConfigFile = None,
 ) -> None:
     """Serve one page on this machine, until Ctrl-C: ask, watch the steps, read the answer and its trace.
@@ -71,13 +85,32 @@ def ui(
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise UserFault(f"dubito ui runs on starlette and uvicorn: run `{extra_command('ui')}`.")
     from ..ui.app import create_app  # noqa: PLC0415 - an extra
+    from ..ui.uploads import Limits  # noqa: PLC0415 - an extra
 
     check_reach(host, everybody_may_ask=everybody_may_ask)
     allowed = page_allow_list(corpus or [], llm, allow or [])
-    with listener(host, port) as listening, TemporaryDirectory(prefix="dubito-") as forgotten:
-        app = create_app(allowed, host=host, at_once=at_once, history=None if history else Path(forgotten))
+    limits = Limits(file=round(upload_mb * 1_000_000), browser=round(uploads_mb * 1_000_000))
+    with ExitStack() as ends:
+        listening = ends.enter_context(listener(host, port))
+        forgotten = ends.enter_context(TemporaryDirectory(prefix="dubito-"))
+        if uploads is not None:
+            ends.enter_context(upload_folder(uploads))
+        kept = None if history else Path(forgotten)
+        app = create_app(allowed, host=host, at_once=at_once, history=kept, uploads=uploads, limits=limits)
         query = "" if settings().token is None else "?token=TOKEN"
         serve_until_interrupted(app, listening, f"Ask on {url_of(listening)}/{query}")
+
+
+def upload_folder(folder: Path) -> AbstractContextManager[None]:
+    """Holds a folder for uploads, which is made if it is missing; `UserFault` if it cannot be used, or is in use."""
+    from ..file_lock import exclusive_lock  # noqa: PLC0415 - keeps `--help` quick
+
+    try:
+        folder.expanduser().mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as fault:
+        raise UserFault(f"--uploads {folder} cannot be used ({fault.strerror}): give another folder.") from fault
+    busy = f"Another dubito ui keeps its uploads in {folder}: give another folder, or end that one."
+    return exclusive_lock(folder.expanduser() / ".lock", busy)
 
 
 def check_reach(host: str, *, everybody_may_ask: bool) -> None:
@@ -111,7 +144,7 @@ def serve_until_interrupted(app: Starlette, listening: socket.socket, announceme
 
     typer.echo(f"{announcement} (Ctrl-C ends it)")
     sys.stdout.flush()
-    with contextlib.suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt):
         Server(app).run(sockets=[listening])
 
 

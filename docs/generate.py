@@ -2,8 +2,8 @@
 
 It writes langgraph.json, the list of graphs in `__init__.py`, the list of packages in pyproject.toml, the drawings
 docs/graphs/*.mmd, the pages docs/reference/graphs/*.md and their list in mkdocs.yml. In the other pages of docs/ it
-writes the text between `<!-- figure NAME -->`, `<!-- settings NAME -->`, `<!-- settings shared -->` or
-`<!-- backends all -->` and `<!-- end -->`.
+writes the text between `<!-- figure NAME -->`, `<!-- settings NAME -->`, `<!-- settings shared -->`,
+`<!-- studio NAME -->` or `<!-- backends all -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 GRAPHS = Path("reference/graphs")
-PLACE = re.compile(r"(<!-- (figure|settings|backends) (\w+) -->)\n.*?\n(<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (figure|settings|studio|backends) (\w+) -->)\n.*?\n(<!-- end -->)", re.DOTALL)
 
 SHARED = {BaseContext.__module__, CorpusContext.__module__}
 """The modules of the settings that several techniques share."""
@@ -169,10 +169,10 @@ def figure(graph: Graph) -> str:
 def settings(graph: Graph) -> str:
     """The settings that only this technique has as a table, and a sentence with the names of the shared ones."""
     context: Any = graph.builder.context_schema
-    shared = [name for name in context.model_fields if is_shared(context, name)]
+    shared = [name for name in context.in_order() if is_shared(context, name)]
     rows = [
-        f"| `{name}` | `{getattr(context(), name)}` | {field.description} |"
-        for name, field in context.model_fields.items()
+        f"| `{name}` | `{getattr(context(), name)}` | {context.model_fields[name].description} |"
+        for name in context.in_order()
         if name not in shared
     ]
     table = "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
@@ -222,6 +222,45 @@ def _listed(names: Sequence[str], everything: Sequence[str]) -> str:
     if everything and len(missing) < len(names):
         return f"all but {_listed(missing, [])}" if missing else "all"
     return ", ".join(f"`{name}`" for name in names)
+
+
+FIELDS = 5
+"""Of a graph's form, those that the page about Studio shows."""
+
+
+def studio(graph: Graph) -> str:
+    """What the server gives Studio to show: the graph, the first fields of its form, and the prompts at their nodes."""
+    schema: Any = graph.get_context_jsonschema()
+    prompts = {name: field for name, field in schema["properties"].items() if field.get("langgraph_type") == "prompt"}
+    fields = [field for name, field in schema["properties"].items() if name not in prompts]
+    nodes = [node for node in graph.nodes if node != "__start__"]
+    at_nodes = {node: [one["title"] for one in prompts.values() if node in one["langgraph_nodes"]] for node in nodes}
+    rows = [f"| {one['title']} | `{one['default']}` | {_takes(one)} |" for one in fields[:FIELDS]]
+    return "\n\n".join(
+        [
+            figure(graph),
+            f"The form has {len(fields)} fields and begins with:",
+            "\n".join(["| field | at first | takes |", "|---|---|---|", *rows]),
+            f"Its {len(prompts)} prompts stand at the nodes that use them:",
+            "\n".join(
+                [
+                    "| node | fields |",
+                    "|---|---|",
+                    *(f"| `{node}` | {', '.join(titles)} |" for node, titles in at_nodes.items() if titles),
+                ]
+            ),
+        ]
+    )
+
+
+def _takes(field: Mapping[str, Any]) -> str:
+    """The values of a field of a form."""
+    if "enum" in field:
+        return "one of " + ", ".join(f"`{value}`" for value in field["enum"])
+    if field["type"] in {"integer", "number"}:
+        kind = "a whole number" if field["type"] == "integer" else "a number"
+        return f"{kind} from {field['minimum']:,} to {field['maximum']:,}"
+    return {"boolean": "on or off", "string": "a text"}[field["type"]]
 
 
 class Backend(NamedTuple):
@@ -281,7 +320,7 @@ def part(graphs: Mapping[str, Graph], kind: str, name: str) -> str:
         return backends(graphs)
     if (kind, name) == ("settings", "shared"):
         return shared_settings(graphs)
-    return {"figure": figure, "settings": settings}[kind](graphs[name])
+    return {"figure": figure, "settings": settings, "studio": studio}[kind](graphs[name])
 
 
 def stale(root: Path) -> Iterator[Path]:

@@ -25,12 +25,21 @@ CHAT_NAMES = (
 )
 ENCODER_NAMES = "embedded, st:folder-or-hub-name, openai:URL#model"
 
+OWN_CACHE = ".dubito"
+"""A folder of this name in a corpus folder keeps what is computed from the corpus, in place of the cache folder."""
+
 
 def corpus_path(name: str) -> Path:
     """The path of a corpus: the path of the bundled sample for `sample`, else the name itself."""
     if name == SAMPLE:
         return Path(str(package_files.files("dubito") / "examples" / "sample" / "corpus.jsonl"))
     return Path(name).expanduser()
+
+
+def cache_of(corpus: str) -> Path:
+    """The folder for what is computed from a corpus."""
+    own = corpus_path(corpus) / OWN_CACHE
+    return own if os.path.isdir(own) else settings().cache  # noqa: PTH112 - Path.is_dir raises for odd names
 
 
 def check_corpus(name: str) -> None:

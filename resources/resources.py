@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ..errors import UserFault
 from ..models.background import start_in_background
@@ -16,9 +16,11 @@ from ..retrieval.vector_databases import names_database
 from ..settings import settings
 from ..state.where import Condition, condition_of
 from .live_objects import as_chat_model, as_encoder, as_retriever
-from .opening import check_weights, corpus_path, open_chat_model, open_encoder
+from .opening import cache_of, check_weights, corpus_path, open_chat_model, open_encoder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from langchain_core.embeddings import Embeddings
     from langchain_core.language_models import BaseChatModel
     from langchain_core.retrievers import BaseRetriever
@@ -48,7 +50,14 @@ T = TypeVar("T")
 MOST_FILTERS = 32
 """Filters whose restricted indexes are kept: a server may be asked with any number of them."""
 
-_IndexKey = tuple[str, str, str, Literal["refuse", "skip"]]
+
+class _IndexKey(NamedTuple):
+    """The settings that an index is made from."""
+
+    corpus: str
+    chunker: str
+    encoder: str
+    on_bad_record: Literal["refuse", "skip"]
 
 
 class Resources:
@@ -197,9 +206,10 @@ class Resources:
                 if source is not None and context.where:
                     source = await asyncio.to_thread(source.restricted, condition_of(context.where))
             source = source or await self.retriever(context, chunker=chunker)
-            return await open_first_stage(name, source, settings().cache, _progress(f"reading {corpus}"))
+            cache = await asyncio.to_thread(cache_of, corpus)
+            return await open_first_stage(name, source, cache, _progress(f"reading {corpus}"))
 
-        return await self._once(("first stage", name, *key), open_it, context.where)
+        return await self._once(("first stage", name, key), open_it, context.where)
 
     async def _chunked(self, context: CorpusContext, key: _IndexKey) -> Index | None:
         """The context's corpus without vectors; None for a chunker that needs an encoder."""
@@ -207,7 +217,7 @@ class Resources:
 
         corpus, chunker, _, on_bad_record = key
         return await self._once(
-            ("chunks", *key), lambda: cut_corpus(corpus_path(corpus), chunker, on_bad_record=on_bad_record)
+            ("chunks", key), lambda: cut_corpus(corpus_path(corpus), chunker, on_bad_record=on_bad_record)
         )
 
     async def chunks_sha256(self, context: CorpusContext) -> str | None:
@@ -224,7 +234,7 @@ class Resources:
 
         if self._retriever is not None or names_database(context.corpus):
             return None
-        return await self._once(("hash of chunks", *key), hash_it)
+        return await self._once(("hash of chunks", key), hash_it)
 
     async def document_graph(self, context: DocumentGraphContext) -> CorpusGraph:
         """Each document's nearest neighbours under the graph's encoder.
@@ -245,13 +255,14 @@ class Resources:
                 source,
                 graph_encoder,
                 neighbours,
+                cache=await asyncio.to_thread(cache_of, corpus),
                 progress=_progress(f"comparing the documents of {corpus}"),
                 embedding=_progress(f"embedding {corpus} for its graph"),
             )
 
         if self._graph is not None:
             return self._graph
-        graph = await self._once(("graph", *_index_key(context), graph_encoder, neighbours), open_it)
+        graph = await self._once(("graph", _index_key(context), graph_encoder, neighbours), open_it)
         if not context.where:
             return graph
         from ..retrieval.restricted import RestrictedGraph  # noqa: PLC0415
@@ -276,9 +287,10 @@ class Resources:
         *,
         progress: Callable[[int, int], None],
         embedding: Callable[[int, int], None],
+        cache: Path | None = None,
         before: Index | None = None,
     ) -> DocumentGraph:
-        """The document graph of an index under an encoder or by late interaction, kept in the cache folder.
+        """The document graph of an index under an encoder or by late interaction, kept in the cache folder or `cache`.
 
         embedding, progress: are called with the number of embedded chunks, then of chunks with neighbours; before: an
         index that is the beginning of this one, whose graph is extended if the cache folder has it.
@@ -287,7 +299,7 @@ class Resources:
         from ..retrieval.document_graph import cached_graph  # noqa: PLC0415 - faiss loads when first needed
         from ..retrieval.late_interaction import cached_late_graph  # noqa: PLC0415
 
-        cache = settings().cache
+        cache = cache or settings().cache
         await self.check_graph(encoder)
         if encoder.startswith(COLBERT):
             model = LateInteractionModel(encoder, encoder.removeprefix(COLBERT))
@@ -323,7 +335,7 @@ class Resources:
 
         if not context.where:
             return await self._unfiltered(key)
-        return await self._once(("retriever", *key), restrict, context.where)
+        return await self._once(("retriever", key), restrict, context.where)
 
     async def _unfiltered(self, key: _IndexKey) -> Retriever:
         """The whole index."""
@@ -344,13 +356,13 @@ class Resources:
                 corpus_path(corpus),
                 chunker,
                 opened,
-                settings().cache,
+                await asyncio.to_thread(cache_of, corpus),
                 on_bad_record=on_bad_record,
                 progress=_progress(f"indexing {corpus}"),
                 comparing=_progress(f"comparing sentences of {corpus}"),
             )
 
-        return await self._once(("retriever", *key), open_it)
+        return await self._once(("retriever", key), open_it)
 
     async def _once(self, key: tuple[object, ...], open_it: Callable[[], Awaitable[T]], where: str = "") -> T:
         """What was opened under the key; where: the filter that it was opened with, of which only the last are kept."""
@@ -361,7 +373,8 @@ class Resources:
                 return await open_it()
             except BaseException:
                 with self._lock:
-                    self._opened.pop(key, None)
+                    if self._opened.get(key) is future:  # else it was forgotten, and is opened again
+                        del self._opened[key]
                 raise
 
         with self._lock:
@@ -379,9 +392,19 @@ class Resources:
         opened: T = await asyncio.shield(asyncio.wrap_future(future))
         return opened
 
+    def forget(self, corpus: str) -> None:
+        """Let go of what is open of a corpus, whatever its other settings. A run that still uses it opens it again."""
+        with self._lock:
+            self._opened = {known: opened for known, opened in self._opened.items() if not _is_of(known, corpus)}
+
 
 def _index_key(context: CorpusContext, chunker: str | None = None) -> _IndexKey:
-    return context.corpus, context.chunker if chunker is None else chunker, context.encoder, context.on_bad_record
+    chosen = context.chunker if chunker is None else chunker
+    return _IndexKey(context.corpus, chosen, context.encoder, context.on_bad_record)
+
+
+def _is_of(key: tuple[object, ...], corpus: str) -> bool:
+    return any(isinstance(part, _IndexKey) and part.corpus == corpus for part in key)
 
 
 def _progress(task: str) -> Callable[[int, int], None]:

@@ -18,6 +18,16 @@ class FlareContext(SearchingContext):
 
     graph: ClassVar[str] = "flare"
     measures_itself: ClassVar[bool] = True
+    likely_from: UnitInterval = Field(
+        default=0.8,
+        title="Likely from (θ)",
+        description="Search if a word of the next step has a token with a probability below this.",
+    )
+    mask_below: UnitInterval = Field(
+        default=0.4,
+        title="Mask below (β)",
+        description="Leave a word out of the query if it has a token with a probability below this.",
+    )
     max_docs: MaxDocs = 3
     passages: Literal["collected", "current"] = Field(
         default="collected",
@@ -29,16 +39,6 @@ class FlareContext(SearchingContext):
         default=False,
         title="Search first",
         description="On: the first step is written with what a search for the question finds, as in FLARE's paper.",
-    )
-    likely_from: UnitInterval = Field(
-        default=0.8,
-        title="Likely from (θ)",
-        description="Search if a word of the next step has a token with a probability below this.",
-    )
-    mask_below: UnitInterval = Field(
-        default=0.4,
-        title="Mask below (β)",
-        description="Leave a word out of the query if it has a token with a probability below this.",
     )
 
     def shows_collected(self) -> bool:
@@ -78,8 +78,8 @@ class IterRetgenContext(CitingContext, ExamplesContext, SearchContext):
     graph: ClassVar[str] = "iter_retgen"
     presets: ClassVar[Presets] = SearchingContext.presets
 
-    first_stage: FirstStage = PRESET
-    max_reasoning_tokens: ReasoningTokens = 200
     max_iterations: int = Field(
         default=2, ge=1, le=20, title="Iterations (T)", description="The number of times to retrieve and generate."
     )
+    first_stage: FirstStage = PRESET
+    max_reasoning_tokens: ReasoningTokens = 200

@@ -40,6 +40,9 @@ PRESET: Final = "preset"
 PROMPT_FIELD = "_prompt"
 """The end of a setting's name that is a prompt's template in Studio, as in `answer_prompt`."""
 
+FIRST: Final = ("corpus", "llm", "k")
+"""The settings that people change in every graph that has them."""
+
 AUTO: Final = "auto"
 """The value of a setting that is chosen by what the opened models can do."""
 
@@ -170,13 +173,26 @@ class BaseContext(BaseModel):
             added = {name: value for name, value in added.items() if name not in without_effect}
 
     @classmethod
+    def in_order(cls) -> list[str]:
+        """The settings as forms show them: those that people change in every graph, the technique's own, all others.
+
+        A technique's own settings have the order of its class, which begins with those that people change.
+        """
+        introduced = {name: base for base in cls.__mro__ for name in vars(base).get("__annotations__", ())}
+        shared = (__name__, f"{__package__}.mixins")
+        own = [name for name, base in introduced.items() if base.__module__ not in shared]
+        return [name for name in dict.fromkeys([*FIRST, *own, *cls.model_fields]) if name in cls.model_fields]
+
+    @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
-        """The schema of Studio's form, which begins with what the operator configured."""
+        """The schema of Studio's form: its fields in order, with the operator's values in place of the defaults."""
         schema = handler(core_schema)
+        form = handler.resolve_ref_schema(schema)
+        form["properties"] = {name: form["properties"][name] for name in cls.in_order()}
         if found := cls.configured():
             context = cls()
             for name in found:
-                handler.resolve_ref_schema(schema)["properties"][name]["default"] = getattr(context, name)
+                form["properties"][name]["default"] = getattr(context, name)
         return schema
 
     @model_validator(mode="before")

@@ -119,13 +119,12 @@ class DenseContext(CitingContext, ThinkingContext, SearchContext):
         },
     }
 
-    judge: Judge = AUTO
-    rephraser: str = Field(
-        default="llm",
-        title="Rephrasing model",
-        description="The chat model that rephrases the chunks. llm: the one that answers, as in the paper. Another: a "
-        "name as for the setting llm.",
-        json_schema_extra=names_resource("chat model", "llm", "embedded"),
+    dse_threshold: float = Field(
+        default=0.2,
+        ge=0.0,
+        le=10.0,
+        title="DSE threshold",
+        description="An answer is certain if its DSE is at most this value, in nats.",
     )
     task: Literal["answer", "summarise"] = Field(
         default="answer",
@@ -133,12 +132,13 @@ class DenseContext(CitingContext, ThinkingContext, SearchContext):
         description="answer: a short answer to the question. summarise: a summary of the chunks in a few sentences, "
         "about the subject that the question names (appendix H.1); raise max_answer_tokens for it.",
     )
-    dse_threshold: float = Field(
-        default=0.2,
-        ge=0.0,
-        le=10.0,
-        title="DSE threshold",
-        description="An answer is certain if its DSE is at most this value, in nats.",
+    judge: Judge = AUTO
+    rephraser: str = Field(
+        default="llm",
+        title="Rephrasing model",
+        description="The chat model that rephrases the chunks. llm: the one that answers, as in the paper. Another: a "
+        "name as for the setting llm.",
+        json_schema_extra=names_resource("chat model", "llm", "embedded"),
     )
     check_determinism: bool = Field(
         default=True,

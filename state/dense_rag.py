@@ -141,6 +141,20 @@ class DenseRagContext(DenseContext):
         "paper": {**DenseContext.presets["paper"], "rechunker": "semantic:0.6/512"},
     }
 
+    max_rounds: int = Field(
+        default=5,
+        ge=1,
+        le=100,
+        title="Most rounds",
+        description="The maximum number of refinements.",
+        json_schema_extra=unused_with(refinement=["off"]),
+    )
+    refinement: Literal["full", "prune", "off"] = Field(
+        default="full",
+        title="Refinement",
+        description="full: drop unnecessary chunks and add chunks that are similar to necessary ones. prune: only "
+        "drop. off: answer from the chunks as they were retrieved.",
+    )
     adaptive: bool = Field(
         default=True,
         title="Adaptive chunking",
@@ -153,12 +167,6 @@ class DenseRagContext(DenseContext):
         description="semantic:TAU/TMAX: neighbouring sentences stay together while their cosine is at least TAU and "
         "the chunk has at most TMAX tokens.",
         json_schema_extra=names_no_resource() | unused_with(adaptive=[False]),
-    )
-    refinement: Literal["full", "prune", "off"] = Field(
-        default="full",
-        title="Refinement",
-        description="full: drop unnecessary chunks and add chunks that are similar to necessary ones. prune: only "
-        "drop. off: answer from the chunks as they were retrieved.",
     )
     self_evaluation: bool = Field(
         default=True,
@@ -184,14 +192,6 @@ class DenseRagContext(DenseContext):
         title="Accept",
         description="both: stop when the DSE is below the threshold and the context suffices (Algorithm 3). either: "
         "stop when one of the two holds (section 5.2).",
-        json_schema_extra=unused_with(refinement=["off"]),
-    )
-    max_rounds: int = Field(
-        default=5,
-        ge=1,
-        le=100,
-        title="Most rounds",
-        description="The maximum number of refinements.",
         json_schema_extra=unused_with(refinement=["off"]),
     )
     max_chunks: int = Field(

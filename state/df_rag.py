@@ -147,6 +147,13 @@ class DFRagContext(CitingContext, ThinkingContext, FirstStageContext, RetrievalC
         "step; use it with small models. auto: likelihood if the model gives log-probabilities of given text, else "
         "report; with preset=paper report.",
     )
+    lambdas: str = Field(
+        default=PAPER_LEVELS,
+        title="Levels of λ",
+        description="The diversity levels, START:END:STEP or a list such as 0.2,0.5,0.8: 1 is similarity only, 0 is "
+        "diversity only.",
+        json_schema_extra=names_no_resource(),
+    )
     report_examples: bool = Field(
         default=True,
         title="Examples of reports",
@@ -158,13 +165,6 @@ class DFRagContext(CitingContext, ThinkingContext, FirstStageContext, RetrievalC
         default="uniform",
         title="Sampling of λ",
         description="uniform: evaluate every distinct chunk set. binary: search for the peak, O(log n) evaluations.",
-    )
-    lambdas: str = Field(
-        default=PAPER_LEVELS,
-        title="Levels of λ",
-        description="The diversity levels, START:END:STEP or a list such as 0.2,0.5,0.8: 1 is similarity only, 0 is "
-        "diversity only.",
-        json_schema_extra=names_no_resource(),
     )
     diversity: Diversity = Field(
         default="gmmr",

@@ -66,22 +66,10 @@ class EscalateContext(CitingContext, ThinkingContext, RetrievalContext):
     measures_itself: ClassVar[bool] = True
     presets: ClassVar[Presets] = DF_RAG_MODELS
 
-    uncertainty: Literal["own", "likelihood", "semantic_entropy", "disagreement", "combined"] = Field(
-        default="semantic_entropy",
-        title="Uncertainty of the answer",
-        description="The uncertainty that every rung measures; see the rungs' own setting.",
-    )
     rungs: str = Field(
         default="cot,vanilla_rag,df_rag,dense_rag",
         title="Rungs",
         description="The graphs to try in turn, the cheapest first: some of " + ", ".join(RUNGS) + ".",
-        json_schema_extra=names_no_resource(),
-    )
-    rung_settings: str = Field(
-        default="",
-        title="Settings of rungs",
-        description='Settings of single rungs as JSON, such as {"df_rag": {"evaluator": "choice"}}. A rung has all '
-        "other settings from here, or its own defaults.",
         json_schema_extra=names_no_resource(),
     )
     certain_up_to: float = Field(
@@ -90,6 +78,18 @@ class EscalateContext(CitingContext, ThinkingContext, RetrievalContext):
         le=1000.0,
         title="Certain up to",
         description="A rung answers if its uncertainty is at most this. A calibration has a threshold for each rung.",
+    )
+    uncertainty: Literal["own", "likelihood", "semantic_entropy", "disagreement", "combined"] = Field(
+        default="semantic_entropy",
+        title="Uncertainty of the answer",
+        description="The uncertainty that every rung measures; see the rungs' own setting.",
+    )
+    rung_settings: str = Field(
+        default="",
+        title="Settings of rungs",
+        description='Settings of single rungs as JSON, such as {"df_rag": {"evaluator": "choice"}}. A rung has all '
+        "other settings from here, or its own defaults.",
+        json_schema_extra=names_no_resource(),
     )
     max_calls: int = Field(
         default=0,

@@ -138,6 +138,16 @@ class NeighbourhoodContext(CitingContext, ThinkingContext, RerankerContext, Docu
         },
     }
 
+    budget: int = Field(
+        default=100,
+        ge=1,
+        le=100_000,
+        title="Budget (c)",
+        description="The maximum number of documents that are scored for a question.",
+    )
+    batch_size: int = Field(
+        default=16, ge=1, le=10_000, title="Batch size (b)", description="The number of documents scored in a batch."
+    )
     k: K = Field(
         default=10,
         title="Evidence (l)",
@@ -155,16 +165,6 @@ class NeighbourhoodContext(CitingContext, ThinkingContext, RerankerContext, Docu
         title="First-stage query",
         description="What the first stage searches for. sub_question: the sub-question, as in the paper. question: the "
         "question itself, whose documents are then scored for each sub-question, as in the authors' code.",
-    )
-    budget: int = Field(
-        default=100,
-        ge=1,
-        le=100_000,
-        title="Budget (c)",
-        description="The maximum number of documents that are scored for a question.",
-    )
-    batch_size: int = Field(
-        default=16, ge=1, le=10_000, title="Batch size (b)", description="The number of documents scored in a batch."
     )
     penalty: Penalty = Field(
         default="1/s",

@@ -177,6 +177,8 @@ class SearchingContext(CitingContext, FirstStageContext, ReasoningContext):
         preset: {**models, **BM25_SEARCH} for preset, models in ReasoningContext.presets.items()
     }
 
+    max_docs: MaxDocs = NO_LIMIT
+    found_again: FoundAgain = "replace"
     k: int = Field(
         default=1,
         ge=1,
@@ -184,8 +186,6 @@ class SearchingContext(CitingContext, FirstStageContext, ReasoningContext):
         title="Snippets (k)",
         description="The number of snippets that a search adds.",
     )
-    found_again: FoundAgain = "replace"
-    max_docs: MaxDocs = NO_LIMIT
 
     def ends_with_nothing_new(self) -> bool:
         """Does the reasoning end if a search finds no new snippet?"""

@@ -151,6 +151,12 @@ class SePerContext(JudgeContext, SelectionContext):
         title="Samples (n)",
         description="The number of responses that are sampled with the chunks, and again without them.",
     )
+    rule: Literal["soft", "hard"] = Field(
+        default="soft",
+        title="Rule",
+        description="soft: each response counts by the probability that it entails a right answer. hard: responses are "
+        "put into semantic clusters, and the clusters that match a right answer count.",
+    )
     temperature: Temperature = Field(
         default=1.0,
         description="The temperature at which responses are sampled. At 1 they follow the model's own distribution.",
@@ -163,12 +169,6 @@ class SePerContext(JudgeContext, SelectionContext):
         description="The texts that end a response, separated by commas; \\n is a line break. Empty: the model ends "
         "it. The authors' code has \\n,Question:,Context:.",
         json_schema_extra=names_no_resource(),
-    )
-    rule: Literal["soft", "hard"] = Field(
-        default="soft",
-        title="Rule",
-        description="soft: each response counts by the probability that it entails a right answer. hard: responses are "
-        "put into semantic clusters, and the clusters that match a right answer count.",
     )
     direction: Literal["either", "forward"] = Field(
         default="either",

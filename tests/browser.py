@@ -91,6 +91,11 @@ class Browser:
     def write(self, text: str) -> None:
         self.call("Input.insertText", text=text)
 
+    def choose(self, selector: str, *files: Path) -> None:
+        """Choose files in a file input, as its dialogue does."""
+        found = self.call("Runtime.evaluate", expression=f"document.querySelector({json.dumps(selector)})")
+        self.call("DOM.setFileInputFiles", files=list(map(str, files)), objectId=found["result"]["objectId"])
+
     def press(self, key: str, *, shift: bool = False) -> None:
         codes = {"Enter": (13, "\r"), "Tab": (9, ""), " ": (32, " ")}
         code, text = codes[key]

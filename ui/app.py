@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,14 @@ from ..graphs.registry import DEFAULT_GRAPH, graph_named, takes_answers
 from ..presenters.words import counted
 from ..render import trace_page
 from ..resources.allowlist import AllowList, Forbidden
+from ..resources.resources import shared_resources
 from ..settings import settings
 from ..traces.recording import Recording, assembled
 from .form import choices, example_questions, form_of
 from .guard import Guard, TokenCheck
 from .history import History, is_name, new_name
 from .request import PageEvent, Request, render, shown_again
+from .uploads import ENDINGS, OWN_FILES, Limits, Uploads, shown_size
 
 if TYPE_CHECKING:
     from ..graphs.registry import Graph
@@ -79,15 +82,21 @@ def create_app(
     host: str = "127.0.0.1",
     at_once: int = 2,
     history: Path | None = None,
+    uploads: Path | None = None,
+    limits: Limits | None = None,
     resources: Resources | None = None,
 ) -> Starlette:
     """The server's application.
 
     allowed: the resources that a request may name; host: the address of the server; at_once: the maximum number of
-    questions at a time; history: the folder for questions and traces, by default in the cache folder; resources: live
+    questions at a time; history: the folder for questions and traces, by default in the cache folder; uploads: the
+    folder for files that browsers upload, by default none may, and limits: how large these may be; resources: live
     objects that replace the names in the settings. The application's `state.end_runs` ends the running questions.
     """
-    page = Page(allowed, at_once, History(history or settings().cache / "history"), resources)
+    kept = History(history or settings().cache / "history")
+    forget = (resources or shared_resources()).forget
+    files = None if uploads is None else Uploads(uploads, limits or Limits(), forget)
+    page = Page(allowed, at_once, kept, files, resources)
     routes = [
         Route("/", page.page),
         Route("/ui.css", page.style),
@@ -99,6 +108,7 @@ def create_app(
         Route("/runs/{name}", page.delete, methods=["DELETE"]),
         Route("/runs/{name}/events", page.events),
         Route("/runs/{name}/trace.jsonl", page.trace),
+        *(Files(files).routes() if files else []),
         Route("/ok", lambda request: JSONResponse({"ok": True})),  # for health checks, as LangGraph's server has it
     ]
     app = Starlette(
@@ -113,8 +123,16 @@ def create_app(
 class Page:
     """The endpoints of the routes."""
 
-    def __init__(self, allowed: AllowList, at_once: int, history: History, resources: Resources | None) -> None:
-        self._allowed, self._at_once, self._history, self._resources = allowed, at_once, history, resources
+    def __init__(
+        self,
+        allowed: AllowList,
+        at_once: int,
+        history: History,
+        uploads: Uploads | None,
+        resources: Resources | None,
+    ) -> None:
+        self._allowed, self._at_once, self._resources = allowed, at_once, resources
+        self._history, self._uploads = history, uploads
         self._running: set[asyncio.Task[None]] = set()
 
     def page(self, request: HTTPRequest) -> Response:
@@ -126,6 +144,9 @@ class Page:
                 form=form_of(graph_named(DEFAULT_GRAPH), self._allowed),
                 examples=example_questions(),
                 longest=LONGEST_QUESTION,
+                uploads=self._uploads and self._uploads.limits,
+                shown_size=shown_size,
+                endings=ENDINGS,
                 version=__version__,
             )
         )
@@ -167,8 +188,8 @@ class Page:
             events = list(shown_again(name, self._recording(_browser(request), name)))
         except UserFault as fault:
             return JSONResponse({"error": str(fault)}, status_code=409)
-        except HTTPException as refusal:
-            return JSONResponse({"error": refusal.detail}, status_code=refusal.status_code)
+        except HTTPException as fault:
+            return _refusal(fault)
         return Response("".join(map(_event_text, events)), media_type="text/event-stream")
 
     def trace(self, request: HTTPRequest) -> Response:
@@ -189,24 +210,28 @@ class Page:
         """Run a question and stream its events; a refusal is a status and one sentence."""
         browser = _browser(http)
         try:
-            graph, question, context, given = await self._question(await _body(http), browser)
-        except UserFault as fault:
-            return JSONResponse({"error": str(fault)}, status_code=403 if isinstance(fault, Forbidden) else 400)
-        except HTTPException as refusal:
-            return JSONResponse({"error": refusal.detail}, status_code=refusal.status_code)
+            graph, question, context, given, corpus = await self._question(await _body(http), browser)
+            end = await asyncio.to_thread(self._uploads.lend, corpus) if self._uploads and corpus else None
+        except (UserFault, HTTPException) as fault:
+            return _refusal(fault)
         if len(self._running) >= self._at_once:
+            if end:
+                await asyncio.to_thread(end)
             most = counted(self._at_once, "question")
             sentence = f"No more than {most} can be under way here at once: wait until one is answered."
             return JSONResponse({"error": sentence}, status_code=429)
         request = Request(new_name(), graph, question, context, given)
         self._running.add(request.task)
         request.task.add_done_callback(self._running.discard)
-        response = _EventStream(request, lambda trace: self._history.keep(browser, request.name, trace))
+        response = _EventStream(request, lambda trace: self._history.keep(browser, request.name, trace), end)
         _remember(browser, http, response)
         return response
 
-    async def _question(self, body: bytes, browser: str) -> tuple[Graph, str, BaseContext, Mapping[str, Any]]:
-        """The graph, the question, the context and the graph's input; raises for a request that is refused."""
+    async def _question(self, body: bytes, browser: str) -> tuple[Graph, str, BaseContext, Mapping[str, Any], str]:
+        """The graph, the question, the context, the graph's input, and the corpus if it is the browser's own files.
+
+        Raises for a request that is refused.
+        """
         try:
             given = QuestionBody.model_validate_json(body)
         except ValidationError as fault:
@@ -217,14 +242,19 @@ class Page:
         if len(question) > LONGEST_QUESTION:
             raise HTTPException(413, TOO_LONG)
         graph = await asyncio.to_thread(graph_named, given.graph, self._resources)
-        context = context_for(graph, {}, [f"{name}={value}" for name, value in given.settings.items()])
-        self._allowed.check(context)
+        allowed, typed, own = self._allowed, dict(given.settings), ""
+        if self._uploads and typed.get("corpus") == OWN_FILES:
+            # the one path that such a question may name; it comes from the browser's cookie and not from the request
+            own = typed["corpus"] = await asyncio.to_thread(self._uploads.corpus, browser)
+            allowed = replace(allowed, added={**allowed.added, "corpus": [own]})
+        context = context_for(graph, {}, [f"{name}={value}" for name, value in typed.items()])
+        allowed.check(context)
         if turns := await asyncio.to_thread(self._turns, browser, given.follows):
             if takes_answers(graph):
                 raise UserFault(f"A question to {graph.name} stands alone: ask it without following up.")
             graph = await asyncio.to_thread(chat_form, graph.name, self._resources)
-            return graph, question, context, {"messages": [*turns, {"role": "user", "content": question}]}
-        return graph, question, context, {"question": question, **_answers(graph, given.answers)}
+            return graph, question, context, {"messages": [*turns, {"role": "user", "content": question}]}, own
+        return graph, question, context, {"question": question, **_answers(graph, given.answers)}, own
 
     def _turns(self, browser: str, names: Sequence[str]) -> list[dict[str, str]]:
         """The questions and answers of earlier runs as messages; runs without an answer are left out."""
@@ -242,12 +272,54 @@ class Page:
             task.cancel()
 
 
-class _EventStream(StreamingResponse):
-    """The events of a run, as server-sent events. The run ends with the connection; its trace is kept."""
+class Files:
+    """The endpoints for the files of a browser."""
 
-    def __init__(self, request: Request, keep: Callable[[bytes], None]) -> None:
+    def __init__(self, uploads: Uploads) -> None:
+        self._uploads = uploads
+
+    def routes(self) -> list[Route]:
+        """The list, an upload, and a deletion."""
+        return [
+            Route("/files", self.shown),
+            Route("/files", self.upload, methods=["PUT"]),
+            Route("/files", self.delete, methods=["DELETE"]),
+        ]
+
+    def shown(self, request: HTTPRequest) -> Response:
+        """The list of this browser's files."""
+        files = self._uploads.files(_browser(request))
+        return HTMLResponse(render("files.jinja", files=files, shown_size=shown_size))
+
+    async def upload(self, request: HTTPRequest) -> Response:
+        """Keep a file of this browser; a refusal is a status and one sentence."""
+        browser, response = _browser(request), Response(status_code=204)
+        length, name = request.headers.get("content-length", ""), request.query_params.get("name", "")
+        try:
+            await self._uploads.add(browser, name, request.stream(), int(length) if length.isdecimal() else 0)
+        except (UserFault, HTTPException) as fault:
+            return _refusal(fault)
+        _remember(browser, request, response)
+        return response
+
+    def delete(self, request: HTTPRequest) -> Response:
+        """Delete a file of this browser."""
+        try:
+            self._uploads.delete(_browser(request), request.query_params.get("name", ""))
+        except HTTPException as fault:
+            return _refusal(fault)
+        return Response(status_code=204)
+
+
+class _EventStream(StreamingResponse):
+    """The events of a run, as server-sent events. The run ends with the connection; its trace is kept.
+
+    end: is called after the run.
+    """
+
+    def __init__(self, request: Request, keep: Callable[[bytes], None], end: Callable[[], None] | None) -> None:
         super().__init__(self._lines(), media_type="text/event-stream")
-        self._request, self._keep = request, keep
+        self._request, self._keep, self._end = request, keep, end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -256,6 +328,8 @@ class _EventStream(StreamingResponse):
             self._request.task.cancel()
             await asyncio.wait([self._request.task])
             await self._keep_trace()
+            if self._end:
+                await asyncio.to_thread(self._end)
 
     async def _lines(self) -> AsyncIterator[str]:
         async for event in self._request.events():
@@ -270,6 +344,12 @@ class _EventStream(StreamingResponse):
 
 def _event_text(event: PageEvent) -> str:
     return f"event: {event.kind}\ndata: {json.dumps(event.data)}\n\n"
+
+
+def _refusal(fault: UserFault | HTTPException) -> Response:
+    if isinstance(fault, HTTPException):
+        return JSONResponse({"error": fault.detail}, status_code=fault.status_code)
+    return JSONResponse({"error": str(fault)}, status_code=403 if isinstance(fault, Forbidden) else 400)
 
 
 def _browser(request: HTTPRequest) -> str:

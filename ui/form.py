@@ -11,16 +11,12 @@ from ..graphs.registry import context_type, graph_named, graph_names, takes_answ
 from ..presenters.presenter import presenter_of
 from ..resources.allowlist import AllowList
 from ..resources.opening import SAMPLE, corpus_path
-from ..state.context import PRESET, BaseContext, marks_of
-from ..state.mixins import CitingContext, CorpusContext
+from ..state.context import FIRST, PRESET, BaseContext, marks_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from ..graphs.registry import Graph
-
-COMMON = ("corpus", "llm", "k")
-"""The settings that are always shown; the others are folded."""
 
 SHARED = ("corpus", "llm", "preset")
 """The settings that a graph has from another one that is asked the same question beside it."""
@@ -90,7 +86,7 @@ def example_questions() -> list[tuple[str, str]]:
 
 
 def form_of(graph: Graph, allowed: AllowList) -> Form:
-    """The form of a graph: the common settings, then its own settings, then those of most graphs."""
+    """The form of a graph: the settings that are always shown, and the others, which are folded."""
     schema = context_type(graph)
     added = {name: values[0] for name, values in allowed.added.items() if name in schema.model_fields}
     presets = [
@@ -99,15 +95,12 @@ def form_of(graph: Graph, allowed: AllowList) -> Form:
         if allowed.allows(schema.unchecked({"preset": preset, **added}).fitted(frozenset({"encoder"})))
     ]
     # a prompt is a text of many lines, which `dubito prompts` is for
-    inputs = {name: _input(name, schema, allowed, presets) for name in schema.model_fields if name != "prompts"}
+    inputs = {name: _input(name, schema, allowed, presets) for name in schema.in_order() if name != "prompts"}
     if len(presets) < 2:
         del inputs["preset"]
-    common = [inputs.pop(name) for name in (*COMMON, "preset") if name in inputs]
-    of_most = [*CitingContext.model_fields, "first_stage", *CorpusContext.model_fields]
-    own = [entry for name, entry in inputs.items() if name not in of_most]
-    shared = [inputs[name] for name in dict.fromkeys(of_most) if name in inputs]
+    common = [inputs.pop(name) for name in (*FIRST, "preset") if name in inputs]
     presenter = presenter_of(graph.name)
-    return Form(graph.name, presenter.about, presenter.when, takes_answers(graph), common, [*own, *shared])
+    return Form(graph.name, presenter.about, presenter.when, takes_answers(graph), common, list(inputs.values()))
 
 
 def _input(name: str, schema: type[BaseContext], allowed: AllowList, presets: Sequence[str]) -> Input:

@@ -41,6 +41,11 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def folder_name(browser: str) -> str:
+    """The name of the folder that holds what is kept for a browser. The browser's own name cannot be read from it."""
+    return hashlib.sha256(browser.encode()).hexdigest()[:32]
+
+
 @dataclass(frozen=True)
 class Asked:
     """A question of the list. name: of its run; at: when it was asked, in the server's time zone."""
@@ -93,7 +98,7 @@ class History:
         return self._folder_of(browser) / f"{name}.jsonl"
 
     def _folder_of(self, browser: str) -> Path:
-        return self._folder / hashlib.sha256(browser.encode()).hexdigest()[:32]
+        return self._folder / folder_name(browser)
 
     def _remove_oldest(self, last: Path) -> None:
         paths = sorted(self._folder.glob("*/*.jsonl"), key=_time)

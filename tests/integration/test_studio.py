@@ -313,6 +313,7 @@ async def test_the_form_has_every_setting_with_title_description_default_range_a
         assert {"minimum", "maximum"} <= set(setting) or setting["type"] not in {"integer", "number"}
     settings = {name: setting for name, setting in shown["properties"].items() if not name.endswith("_prompt")}
     assert settings == CONTEXTS[graph].model_json_schema()["properties"]
+    assert list(settings) == CONTEXTS[graph].in_order()
 
 
 @pytest.mark.parametrize("graph", CONTEXTS)

@@ -14,9 +14,10 @@ from dubito.cli.ui import page_allow_list
 from dubito.errors import CapabilityMissing
 from dubito.resources.resources import Resources
 from dubito.tests.browser import CHROMIUM, Browser, serious_faults
-from dubito.tests.scripted import PLAN, QUERY, VECTORS, ScriptedChat, ScriptedJudge, ScriptedRetriever
+from dubito.tests.scripted import PLAN, QUERY, VECTORS, ScriptedChat, ScriptedEncoder, ScriptedJudge, ScriptedRetriever
 from dubito.ui.app import create_app
 from dubito.ui.server import Server
+from dubito.ui.uploads import Limits
 
 pytestmark = [
     pytest.mark.browser,
@@ -56,9 +57,8 @@ def serve() -> Iterator[Callable[..., str]]:
 
     def start(llm: ScriptedChat, judge: ScriptedJudge | None = None, **more: Any) -> str:
         retriever = ScriptedRetriever(QUERY, VECTORS, [f"{HOSTILE} {i}" for i in range(len(VECTORS))])
-        app = create_app(
-            page_allow_list([], None, []), resources=Resources(llm, retriever=retriever, judge=judge), **more
-        )
+        live = Resources(llm, retriever=retriever, judge=judge)
+        app = create_app(page_allow_list([], None, []), **{"resources": live, **more})
         listener = socket.create_server(("127.0.0.1", 0))
         server = Server(app)
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
@@ -295,6 +295,97 @@ def test_an_example_is_put_into_the_box_while_the_sample_is_chosen(browser, serv
     browser.run("document.getElementById('set-corpus').add(new Option('/notes', '/notes', true, true))")
     browser.run("document.getElementById('set-corpus').dispatchEvent(new Event('change', { bubbles: true }))")
     assert browser.run("document.getElementById('examples').hidden")
+
+
+@pytest.fixture
+def files(browser: Browser, serve: Callable[..., str], tmp_path: Path) -> Browser:
+    """A page that takes files; there are some to add in tmp_path."""
+    for name, text in {"bridge.txt": "The bridge is old.", "hill.md": "The hill is high.", "x.exe": "x"}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "large.txt").write_text("x" * 2_000)
+    limits = Limits(file=1_000, browser=3_000)
+    live = Resources(ScriptedChat(lambda system, user: "so"), encoder=ScriptedEncoder())
+    browser.open(serve(ScriptedChat(), resources=live, uploads=tmp_path / "uploads", limits=limits))
+    browser.run("document.getElementById('files').open = true")
+    return browser
+
+
+def added(browser: Browser, tmp_path: Path, *names: str) -> None:
+    browser.run("window.before = sending; 0")
+    browser.choose("#upload", *(tmp_path / name for name in names))
+    browser.until("sending !== window.before")
+    browser.run("sending")
+
+
+NAMES = "#own-files [data-name]"
+
+
+def test_files_are_added_asked_about_and_deleted(files, tmp_path):
+    added(files, tmp_path, "bridge.txt", "hill.md")
+    files.until(f"document.querySelectorAll('{NAMES}').length === 2")
+    assert shown(files, "#upload-status") == ["Added 2 files."]
+    assert files.run("document.getElementById('set-corpus').value") == "uploads:"
+    files.run("document.getElementById('graph').value = 'vanilla_rag'")
+    files.run("document.getElementById('graph').dispatchEvent(new Event('change'))")
+    files.until("document.getElementById('set-k') && !document.getElementById('set-evaluator')")
+    assert files.run("document.getElementById('set-corpus').value") == "uploads:", "it stays chosen"
+    asked_and_answered(files, "How old is the bridge?")
+    assert sorted(shown(files, ".evidence li p")) == ["The bridge is old.", "The hill is high."]
+    files.run(f"document.querySelector('{NAMES}').click()")
+    files.until(f"document.querySelectorAll('{NAMES}').length === 1")
+    assert shown(files, "#upload-status") == ["Deleted bridge.txt."]
+    assert files.run("document.activeElement.id") == "upload"
+    asked_and_answered(files, "How old is the bridge?")
+    assert shown(files, ".evidence li p") == ["The hill is high."]
+    files.run(f"document.querySelector('{NAMES}').click()")
+    files.until("!document.querySelector('#set-corpus [value=\"uploads:\"]')")
+    assert files.run("document.getElementById('set-corpus').value") == "sample"
+
+
+def test_each_file_that_is_not_taken_is_said_and_the_others_are(files, tmp_path):
+    added(files, tmp_path, "large.txt", "bridge.txt", "x.exe", "bridge.txt")
+    large, kind, twice = shown(files, "#upload-faults p")
+    assert large == "large.txt is too large: a file may have 1 kB."
+    assert kind.startswith("x.exe is not of a kind that can be read here")
+    assert twice == "bridge.txt is here already."
+    assert shown(files, "#upload-status") == ["Added 1 file."]
+    added(files, tmp_path, "hill.md")
+    assert shown(files, "#upload-faults p") == []
+    assert len(shown(files, NAMES)) == 2
+
+
+def test_a_tab_that_comes_back_sees_what_another_has_changed(files, tmp_path):
+    added(files, tmp_path, "bridge.txt")
+    files.run("fetch('files?name=bridge.txt', {method: 'DELETE'})")  # as another tab does
+    files.run(f"document.querySelector('{NAMES}').click()")
+    files.until("document.getElementById('upload-status').textContent.includes('not here')")
+    assert shown(files, "#upload-status") == ["bridge.txt is not here (any more)."]
+    assert shown(files, NAMES) == []
+    files.run("fetch('files?name=a.txt', {method: 'PUT', body: 'x'})")
+    files.run("document.dispatchEvent(new Event('visibilitychange'))")
+    files.until(f"document.querySelector('{NAMES}')")
+
+
+def test_a_file_whose_connection_is_lost_is_named(files, tmp_path):
+    files.call("Network.enable")
+    lost = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    files.call("Network.emulateNetworkConditions", offline=True, **lost)
+    added(files, tmp_path, "bridge.txt")
+    said = "bridge.txt did not arrive, because the connection to dubito was lost: add it again."
+    assert shown(files, "#upload-faults p") == [said]
+    files.call("Network.emulateNetworkConditions", offline=False, **lost)
+    added(files, tmp_path, "bridge.txt")
+    assert shown(files, "#upload-faults p") == []
+    assert len(shown(files, NAMES)) == 1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_list_of_files_fits_the_screen_and_axe_finds_nothing_serious(files, tmp_path, width):
+    files.screen(width)
+    added(files, tmp_path, "bridge.txt", "x.exe")
+    files.run("document.getElementById('sending').hidden = false")
+    assert files.run("document.documentElement.scrollWidth") == width
+    assert serious_faults(files) == []
 
 
 @pytest.mark.parametrize("dark", [False, True])

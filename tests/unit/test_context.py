@@ -306,6 +306,29 @@ def test_the_schemas_of_every_exported_graph_are_there(name: str) -> None:
     assert graph.get_context_jsonschema() is not None
 
 
+FIRST_FIVE = {
+    "cot": ["llm", "max_steps", "max_step_tokens", "preset", "max_answer_tokens"],
+    "dense": ["corpus", "llm", "k", "dse_threshold", "task"],
+    "dense_rag": ["corpus", "llm", "k", "max_rounds", "refinement"],
+    "df_rag": ["corpus", "llm", "k", "evaluator", "lambdas"],
+    "escalate": ["corpus", "llm", "k", "rungs", "certain_up_to"],
+    "flare": ["corpus", "llm", "k", "likely_from", "mask_below"],
+    "ircot": ["corpus", "llm", "k", "max_docs", "found_again"],
+    "iter_retgen": ["corpus", "llm", "k", "max_iterations", "max_reasoning_tokens"],
+    "neighbourhood": ["corpus", "llm", "k", "budget", "batch_size"],
+    "seakr": ["corpus", "llm", "k", "estimator", "retrieval_threshold"],
+    "seper": ["corpus", "llm", "k", "samples", "rule"],
+    "sunar": ["corpus", "llm", "k", "decomposition", "max_hops"],
+    "vanilla_rag": ["corpus", "llm", "k", "selection", "fixed_lambda"],
+}
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_form_begins_with_the_settings_that_people_change(name: str) -> None:
+    technique = name.removesuffix("_chat").removesuffix("_reviewed")
+    assert list(exported(name).get_context_jsonschema()["properties"])[:5] == FIRST_FIVE[technique]
+
+
 @pytest.mark.parametrize("name", EXPORTED)
 def test_every_setting_of_every_exported_graph_explains_itself(name: str) -> None:
     graph = exported(name)

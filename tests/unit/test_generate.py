@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from dubito.docs import generate
-from dubito.graphs.registry import graph_names
+from dubito.graphs.registry import graph_named, graph_names
 
 PAGE = """# A page
 
@@ -100,3 +100,12 @@ def test_the_server_has_every_graph_and_its_other_forms(repository: Path) -> Non
     assert list(entries) == sorted([*graph_names(), *chats, "dense_rag_reviewed"])
     assert entries["sunar_chat"]["path"] == "dubito.graphs.chat:sunar"
     assert all(entry["description"] for entry in entries.values())
+
+
+def test_the_page_about_studio_shows_what_the_server_gives() -> None:
+    lines = generate.studio(graph_named("df_rag")).splitlines()
+    assert "| Corpus | `sample` | a text |" in lines
+    assert "| Chunks (k) | `5` | a whole number from 1 to 1,000 |" in lines
+    assert "| Evaluator | `auto` | one of `auto`, `report`, `choice`, `likelihood` |" in lines
+    assert "| `plan` | Prompt: plan |" in lines
+    assert "\tplan --> select_lambdas;" in lines

@@ -132,8 +132,7 @@ def test_a_form_has_the_settings_of_the_context_the_common_ones_first():
     assert [one.name for one in form.common] == ["corpus", "llm", "k"]
     names = [one.name for one in form.rest]
     assert names.index("top_n") < names.index("uncertainty")
-    assert names[:2] == ["thinking", "evaluator"]
-    assert names[-1] == "where"
+    assert names[:2] == ["evaluator", "lambdas"]
     # every setting but the preset, of which only one can be had here, and prompts, which are long texts
     assert sorted([*names, "corpus", "llm", "k", "preset", "prompts"]) == sorted(DFRagContext.model_fields)
     assert not form.answers

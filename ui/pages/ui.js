@@ -161,6 +161,7 @@ async function chooseGraph() {
     return;
   }
   at("settings").innerHTML = await answer.text();
+  offerFiles();
   for (const input of inputs()) { // the corpus and the model stay chosen
     if (["corpus", "llm"].includes(input.name) && before[input.name]) input.value = before[input.name];
   }
@@ -251,7 +252,90 @@ async function forget(name) {
   await showHistory();
 }
 
+const OWN_FILES = "uploads:"; // the corpus of one's own files, where the server takes files
+
+async function showFiles() {
+  const answer = at("files") && await fetch("files").catch(() => null);
+  if (!answer?.ok) return;
+  at("own-files").innerHTML = await answer.text();
+  offerFiles();
+}
+
+// One's own files can be chosen as the corpus while there are some.
+function offerFiles() {
+  const corpus = at("set-corpus"), any = at("own-files")?.querySelector("li");
+  const offered = corpus?.querySelector(`option[value="${OWN_FILES}"]`);
+  if (corpus && any && !offered) corpus.add(new Option("your files", OWN_FILES));
+  if (offered && !any) offered.remove();
+  chooseCorpus();
+}
+
+// Resolves to the sentence of a refusal, empty if the file was taken.
+function send(file) {
+  const { most, mostWords } = at("upload").dataset;
+  if (file.size > Number(most)) return Promise.resolve(`${file.name} is too large: a file may have ${mostWords}.`);
+  at("sending").hidden = false;
+  at("sent").value = 0;
+  at("upload-status").textContent = `Sending ${file.name}.`;
+  return new Promise((resolve) => {
+    const request = new XMLHttpRequest(); // fetch does not tell how much is sent
+    request.upload.onprogress = (event) => { at("sent").value = event.loaded / (event.total || 1); };
+    request.upload.onload = () => {
+      at("sent").removeAttribute("value");
+      at("upload-status").textContent = `Reading ${file.name}.`;
+    };
+    request.onload = () => {
+      if (request.status === 204) return resolve("");
+      try { resolve(JSON.parse(request.responseText).error); } catch { resolve(`dubito did not take ${file.name}.`); }
+    };
+    request.onerror = () => resolve(`${file.name} did not arrive, because the connection to dubito was lost: add it again.`);
+    request.open("PUT", `files?name=${encodeURIComponent(file.name)}`);
+    request.send(file);
+  });
+}
+
+let sending = Promise.resolve(); // one file at a time, in the order of their choice
+
+async function addFiles(files) {
+  let added = 0;
+  at("upload-faults").replaceChildren();
+  for (const file of files) {
+    const refusal = await send(file);
+    if (!refusal) added += 1;
+    else {
+      const banner = document.createElement("p");
+      banner.className = "banner";
+      banner.textContent = refusal;
+      at("upload-faults").append(banner);
+    }
+  }
+  at("sending").hidden = true;
+  at("upload-status").textContent = added ? `Added ${added} ${added === 1 ? "file" : "files"}.` : "";
+  await showFiles();
+  if (added && at("set-corpus")) {
+    at("set-corpus").value = OWN_FILES;
+    chooseCorpus();
+  }
+}
+
+async function deleteFile(name) {
+  const answer = await fetch(`files?name=${encodeURIComponent(name)}`, { method: "DELETE" }).catch(() => null);
+  at("upload-status").textContent = answer?.ok ? `Deleted ${name}.`
+    : answer ? (await answer.json()).error : "dubito does not answer: is it still running?";
+  await showFiles();
+  at("upload").focus(); // the button is gone
+}
+
 at("ask").addEventListener("submit", ask);
+at("upload")?.addEventListener("change", () => {
+  const chosen = [...at("upload").files];
+  at("upload").value = ""; // the same file may be chosen again
+  sending = sending.then(() => addFiles(chosen));
+});
+at("own-files")?.addEventListener("click", (event) => {
+  const button = event.target.closest(".forget");
+  if (button) deleteFile(button.dataset.name);
+});
 at("graph").addEventListener("change", chooseGraph);
 at("settings").addEventListener("change", chooseCorpus);
 at("examples").addEventListener("click", (event) => {
@@ -289,8 +373,13 @@ at("ask").addEventListener("invalid", (event) => {
 window.addEventListener("hashchange", showAgain);
 // a browser may keep a page that was left, and its connections
 window.addEventListener("pagehide", () => exchanges.flat().forEach((run) => run.aborter.abort()));
-document.addEventListener("visibilitychange", () => { if (!document.hidden) showHistory(); });
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  showHistory();
+  showFiles(); // another tab may have changed them
+});
 setInterval(() => exchanges.flat().forEach((run) => run.tick()), 1000);
 chooseCorpus();
+showFiles();
 showHistory();
 showAgain();
