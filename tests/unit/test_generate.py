@@ -71,7 +71,7 @@ def test_a_graph_s_table_has_its_own_settings_and_the_shared_ones_stand_once(rep
     page = (repository / "docs" / "page.md").read_text(encoding="utf-8")
     own, _, shared = page.partition("<!-- settings cot -->")[2].partition("<!-- settings shared -->")
     assert re.findall(r"^\| `(\w+)` ", own, re.M) == ["max_steps", "max_step_tokens"]
-    assert "`cot` also has the [shared settings](settings.md#shared-settings) `preset`, `llm`, " in own
+    assert "`cot` also has the [shared settings](settings.md#shared-settings) `llm`, `preset`, " in own
     rows = [line.strip("|").split(" | ") for line in shared.splitlines() if line.startswith("| `")]
     assert ["llm", "all"] in [[name.strip(" `"), graphs] for name, _, graphs, _ in rows]
     assert ["chunker", "`words:100`; `tokens:128/16` in `dense`, `dense_rag`", "all but `cot`"] in [

@@ -105,7 +105,7 @@ def test_what_was_named_is_allowed_and_comes_first(tmp_path):
     assert values == {
         "corpus": [str(tmp_path), "sample"],
         "llm": [server, "openai:http://127.0.0.1:9/v1#n", "embedded"],
-        "judge": ["nli:some/judge", "auto", "embedded", "llm"],
+        "judge": ["nli:some/judge", "auto", "embedded", "llm", "llm:calibrated"],
     }
     allowed.check(SunarContext(llm=server, corpus=str(tmp_path), judge="nli:some/judge"))
     with pytest.raises(Forbidden, match=r"^corpus "):
@@ -175,7 +175,7 @@ def test_a_form_begins_with_what_was_named(tmp_path):
 def test_a_form_does_not_begin_with_a_value_that_has_no_effect():
     rest = {one.name: one for one in form_of(graph_named("seakr"), page_allow_list([], None, ["judge=nli:x"])).rest}
     assert rest["judge"].value == "auto"
-    assert [value for value, _ in rest["judge"].options] == ["nli:x", "auto", "embedded", "llm"]
+    assert [value for value, _ in rest["judge"].options] == ["nli:x", "auto", "embedded", "llm", "llm:calibrated"]
 
 
 def test_a_preset_can_be_chosen_where_all_it_names_may_be():

@@ -17,6 +17,7 @@ from dubito.cli.ui import page_allow_list, upload_folder
 from dubito.errors import UserFault
 from dubito.resources.opening import OWN_CACHE
 from dubito.resources.resources import Resources
+from dubito.retrieval import loaders
 from dubito.settings import settings
 from dubito.tests.recorded import parsed
 from dubito.tests.scripted import ScriptedChat, ScriptedEncoder
@@ -183,7 +184,8 @@ def test_a_file_that_cannot_be_read_is_refused_and_not_kept(page, folder, name, 
 def test_a_word_file_that_unpacks_to_more_than_there_is_room_for_is_refused(page, tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "x.docx", "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("word/document.xml", b"0" * 100_000)
-    monkeypatch.setenv("DUBITO_MAX_UNPACKED_GB", "0.00009")
+    most = settings().model_copy(update={"max_unpacked_gb": 9e-5})
+    monkeypatch.setattr(loaders, "settings", lambda: most)
     refused = put(page, "x.docx", (tmp_path / "x.docx").read_bytes())
     assert refused.json()["error"].startswith("x.docx: it unpacks to more than 9e-05 GB")
 
