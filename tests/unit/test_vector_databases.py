@@ -16,6 +16,7 @@ from dubito.retrieval.store_filters import without_negation
 from dubito.retrieval.vector_databases import KINDS, Place, names_database
 from dubito.retrieval.vector_store import open_collection
 from dubito.settings import settings
+from dubito.state.records import Chunk
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.state.where import Combined, Condition, condition_of, passes
 from dubito.tests.scripted import ScriptedEncoder
@@ -150,7 +151,7 @@ def test_a_condition_without_negations_passes_the_same_chunks(where: dict[str, o
     condition = condition_of(json.dumps(where))
     plain = without_negation(condition)
     assert "$not" not in hows(plain)
-    chunk = {"id": "i", "doc_id": "d", "title": "", "text": "", "metadata": metadata}
+    chunk: Chunk = {"id": "i", "doc_id": "d", "title": "", "text": "", "metadata": {**metadata}}
     assert stored(plain, metadata) == passes(condition, chunk)
 
 
