@@ -1,6 +1,6 @@
-"""How long does the document graph take, and how much memory, against scikit-learn's exact search and pynndescent?
+"""How long does the document graph take, and how much memory, against scikit-learn's exact search?
 
-    python benchmarks/neighbours.py [--sizes 10000 100000] [--index FOLDER] [--methods exact hnsw] [--write FILE]
+    python benchmarks/neighbours.py [--sizes 10000 100000] [--index FOLDER] [--methods exact descent] [--write FILE]
 
 Vectors are random in clusters, or those of an index, recombined. Seconds are of the processor, so that other programs
 hardly change them. Needs scikit-learn and pynndescent, and Linux for the peak of memory. Every method runs in a process
@@ -39,11 +39,10 @@ The {k} nearest others by cosine of each of N vectors of {d} dimensions{vectors}
 {warm:,} vectors that loads and compiles what it needs.
 
 - *exact*: `DocumentGraph.build`, which compares every pair.
-- *hnsw*: the same with `DUBITO_GRAPH_EXACT_UP_TO=0`: an HNSW graph of FAISS over 8-bit codes, with {links} links, finds
-  candidates, which are compared again.
+- *descent*: the same above `DUBITO_GRAPH_EXACT_UP_TO`: pynndescent finds {candidates} candidates for each vector, which
+  are compared again.
 - *scikit-learn*: `NearestNeighbors(algorithm="brute", metric="euclidean")`, exact: unit vectors rank alike by cosine
   and by distance, and this is its fastest way.
-- *pynndescent*: `NNDescent(n_neighbors=20, metric="cosine")`, approximate; the first 10 are kept.
 - *memory*: the most that the process held beyond what it held before, the vectors being there already.
 - *recall*: the share of the true neighbours, by float64, of {sample} vectors that were found.
 """
@@ -114,22 +113,10 @@ def scikit_learn(vectors: Vectors) -> Search:
     return search
 
 
-def pynndescent(vectors: Vectors) -> Search:
-    """Approximate, by descent; a vector is its own first neighbour."""
-    from pynndescent import NNDescent  # noqa: PLC0415
-
-    def search() -> Rows:
-        rows: Rows = NNDescent(vectors, n_neighbors=2 * K, metric="cosine", random_state=0).neighbor_graph[0]
-        return rows[:, : K + 1]
-
-    return search
-
-
 METHODS: dict[str, Callable[[Vectors], Search]] = {
     "exact": lambda vectors: graph(vectors, 10**9),
-    "hnsw": lambda vectors: graph(vectors, 0),
+    "descent": lambda vectors: graph(vectors, 100),
     "scikit-learn": scikit_learn,
-    "pynndescent": pynndescent,
 }
 
 
@@ -206,7 +193,7 @@ def main() -> None:
     known = None if given.index is None else of_index(given.index)
     lines = table(given.sizes, given.methods, given.threads, known)
     if given.write:
-        from dubito.retrieval.neighbours import LINKS  # noqa: PLC0415 - the peers' processes do without
+        from dubito.retrieval.neighbours import SPARE  # noqa: PLC0415 - the peers' processes do without
 
         about = ABOUT.format(
             k=K,
@@ -215,7 +202,7 @@ def main() -> None:
             machine=f"{os.cpu_count()} cores ({platform.machine()})",
             numpy=np.__version__,
             warm=WARM,
-            links=LINKS,
+            candidates=K + 1 + SPARE,
             vectors=CLUSTERED if known is None else RECOMBINED.format(count=len(known)),
             sample=SAMPLE,
         )

@@ -5,13 +5,15 @@ On disk it is a folder with a manifest, `neighbours.npy` (int32 [N, k]: rows of 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
 
-from ..errors import UserFault
+from ..errors import UserFault, extra_command
 from ..models.interfaces import Encoder
 from ..settings import settings
 from ..state.records import Chunk
@@ -19,21 +21,20 @@ from .chunking import Progress, batches
 from .derived_files import Derived, get_or_build, read_array, read_derived
 from .index import Index
 from .index_files import sha256_of
-from .neighbours import NearestByHnsw, Neighbours, Rows, improved, none_yet
+from .neighbours import Neighbours, Rows, best_of, improved, nearly_nearest, none_yet
+
+logger = logging.getLogger(__name__)
 
 BATCH = 1024
 """Chunks searched between two reports of progress."""
-
-ADDED = 8192
-"""Chunks that are added to the HNSW graph between two reports of progress."""
 
 
 class GraphManifest(Derived):
     """The inputs of a document graph.
 
     encoder, dimension: of the vectors; k: neighbours per chunk; method: all pairs of chunks are compared (exact), or
-    those that an HNSW graph finds; late_interaction: the model that ranks `candidates` dense neighbours per chunk, null
-    if the vectors alone decide.
+    those that nearest-neighbour descent finds; late_interaction: the model that ranks `candidates` dense neighbours per
+    chunk, null if the vectors alone decide.
     """
 
     kind: str = "document graph"
@@ -41,7 +42,7 @@ class GraphManifest(Derived):
     encoder: str
     dimension: int
     k: int
-    method: Literal["exact", "hnsw"]
+    method: Literal["exact", "descent"]
     late_interaction: str | None = None
     candidates: int | None = None
 
@@ -66,9 +67,9 @@ class DocumentGraph:
         """Compare an index's vectors; progress: gets the number of finished chunks.
 
         Up to `graph_exact_up_to` chunks (of the settings) all pairs are compared: then equal vectors give equal graphs,
-        and the search needs at most a few hundred megabytes beside the result. Beyond, an HNSW graph finds nearly all
-        neighbours; it takes a quarter of the vectors' memory and about 300 bytes a chunk. `UserFault` unless k is at
-        least 1.
+        and the search needs at most a few hundred megabytes beside the result. Beyond,
+        pynndescent, if it is installed, finds nearly all neighbours; it takes about as much memory as the vectors.
+        `UserFault` unless k is at least 1.
         """
         manifest = manifest_of(index, k)
         rows = np.arange(len(index.chunks))
@@ -76,7 +77,7 @@ class DocumentGraph:
         if manifest.method == "exact":
             await _search(index, rows, rows, nearest, progress)
         else:
-            await _search_hnsw(index, rows, nearest, progress)
+            await _search_by_descent(index, rows, nearest, progress)
         return cls(manifest, index.chunks, nearest)
 
     @classmethod
@@ -191,10 +192,23 @@ def manifest_of(index: Index, k: int) -> GraphManifest:
         encoder=index.manifest.encoder,
         dimension=index.manifest.dimension,
         k=k,
-        method="exact" if index.manifest.chunks <= settings().graph_exact_up_to else "hnsw",
+        method="descent" if _is_large(index.manifest.chunks) else "exact",
         chunks=index.manifest.chunks,
         chunks_sha256=index.manifest.chunks_sha256,
     )
+
+
+def _is_large(chunks: int) -> bool:
+    """Whether only nearly all neighbours are searched for."""
+    if chunks <= settings().graph_exact_up_to:
+        return False
+    if not (is_there := find_spec("pynndescent") is not None):
+        logger.warning(
+            "The document graph compares every pair of %s chunks. An extra makes it in a fraction of the time: %s",
+            f"{chunks:,}",
+            extra_command("graph"),
+        )
+    return is_there
 
 
 def _of_all(progress: Progress, before: int, total: int) -> Progress:
@@ -210,10 +224,10 @@ async def _search(index: Index, rows: Rows, candidates: Rows, nearest: Neighbour
         )
 
 
-async def _search_hnsw(index: Index, rows: Rows, nearest: Neighbours, progress: Progress | None) -> None:
-    """Fill in the neighbours of all rows; adding a row and searching it are half of its work each."""
-    hnsw = await asyncio.to_thread(NearestByHnsw, index.vectors)
-    for batch in batches(rows, ADDED, progress and (lambda done, _: progress(done // 2, len(rows)))):
-        await asyncio.to_thread(hnsw.add, batch)
-    for batch in batches(rows, BATCH, progress and (lambda done, _: progress((len(rows) + done) // 2, len(rows)))):
-        nearest.rows[batch], nearest.scores[batch] = await asyncio.to_thread(hnsw.nearest, batch, nearest.rows.shape[1])
+async def _search_by_descent(index: Index, rows: Rows, nearest: Neighbours, progress: Progress | None) -> None:
+    """Fill in nearly all neighbours of all rows."""
+    k = nearest.rows.shape[1]
+    candidates = await asyncio.to_thread(nearly_nearest, index.vectors, k)
+    for batch in batches(rows, BATCH, progress):
+        found = await asyncio.to_thread(best_of, index.vectors, batch, candidates[batch], k)
+        nearest.rows[batch], nearest.scores[batch] = found

@@ -3,10 +3,11 @@
 FAISS finds candidates in float32. There the order of summation, and so the last bits of a product, depend on a row's
 place in a block. All rows that could be among the k best within that error are compared again in float64 and rounded
 once to float32. So equal rows have equal scores, and extending a graph gives the same as building it. Among very many
-rows `NearestByHnsw` finds the candidates.
+rows nearest-neighbour descent finds the candidates.
 """
 
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import NamedTuple
 
 import faiss
 import numpy as np
@@ -22,12 +23,6 @@ SPARE = 8
 
 COMPARED = 4_096
 """Vectors compared in float64 at a time."""
-
-LINKS = 32
-"""Links of a row in the HNSW graph."""
-
-BREADTH = 128
-"""Rows that a search of the HNSW graph keeps in view, at least."""
 
 Rows = NDArray[np.int64]
 
@@ -123,30 +118,27 @@ def _error(d: int) -> float:
     return (d + 4) * 2.0**-24
 
 
-class NearestByHnsw:
-    """Nearly all of the nearest rows, by a navigable small-world graph over 8-bit codes (Malkov and Yashunin, 2018).
+def nearly_nearest(vectors: Vectors, k: int) -> Rows:
+    """Nearly all of the k nearest others of every row among its k + `SPARE`, [N, k + 1 + SPARE], in any order.
 
-    What it finds is compared again as above. Threads of FAISS build the graph in any order, so two graphs of the same
-    rows may differ.
+    By nearest-neighbour descent (Dong et al., 2011), of pynndescent. -1 stands where it finds fewer.
     """
+    from pynndescent import NNDescent  # noqa: PLC0415 - an extra, which compiles itself
 
-    def __init__(self, vectors: Vectors) -> None:
-        """vectors: [N, d], L2-normalised or zero; `add` makes their rows known."""
-        self._vectors = vectors
-        self._hnsw: Any = faiss.index_factory(vectors.shape[1], f"HNSW{LINKS}_SQ8", faiss.METRIC_INNER_PRODUCT)
-        self._hnsw.train(vectors)
+    with _descending:
+        # its compiled functions take no read-only memory
+        descent = NNDescent(np.array(vectors), n_neighbors=k + 1 + SPARE, metric="cosine", random_state=0)
+    rows: Rows = descent.neighbor_graph[0].astype(np.int64)
+    return rows
 
-    def add(self, rows: Rows) -> None:
-        """Add these rows, which follow those that were added before."""
-        self._hnsw.add(_taken(self._vectors, rows))
 
-    def nearest(self, rows: Rows, k: int) -> Neighbours:
-        """The neighbours of these rows among all that were added."""
-        fetched = k + 1 + SPARE  # one may be the row itself
-        self._hnsw.hnsw.efSearch = max(BREADTH, 2 * fetched)
-        queries = _taken(self._vectors, rows)
-        _, places = self._hnsw.search(queries, fetched)
-        found = Neighbours(places.astype(np.int32), _compared(queries, self._vectors, places))
-        found.scores[(places == rows[:, None]) | (places < 0)] = -np.inf
-        found.rows[np.isneginf(found.scores)] = -1
-        return _merged(none_yet(len(rows), k), found)
+_descending = Lock()
+"""On some systems numba's threads serve one caller at a time."""
+
+
+def best_of(vectors: Vectors, rows: Rows, candidates: Rows, k: int) -> Neighbours:
+    """The k best others of n rows among the candidates of each, [n, m], where -1 stands for none."""
+    found = Neighbours(candidates.astype(np.int32), _compared(_taken(vectors, rows), vectors, candidates))
+    found.scores[(candidates == rows[:, None]) | (candidates < 0)] = -np.inf
+    found.rows[np.isneginf(found.scores)] = -1
+    return _merged(none_yet(len(rows), k), found)

@@ -13,7 +13,7 @@ import faiss
 import numpy as np
 import pytest
 from blockbuster import blockbuster_ctx
-from dubito.errors import UserFault
+from dubito.errors import UserFault, extra_command
 from dubito.models.interfaces import Vectors
 from dubito.retrieval import document_graph, neighbours
 from dubito.retrieval.document_graph import DocumentGraph, cached_graph
@@ -204,35 +204,48 @@ def exact_up_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Non
 
 
 def test_above_the_threshold_nearly_all_neighbours_are_found(exact_up_to: Callable[[int], None]) -> None:
+    pytest.importorskip("pynndescent")
     told: list[tuple[int, int]] = []
-    index = index_of(clustered(3000, 24, 30))
+    rows = clustered(3000, 24, 30)
+    rows[100:160], rows[200] = rows[0], 0.0
+    index = index_of(rows)
     exact_up_to(3000)
     exact = graph_of(index, 10)
     exact_up_to(2999)
     graph = asyncio.run(DocumentGraph.build(index, 10, lambda *step: told.append(step)))
-    assert (graph.manifest.method, exact.manifest.method) == ("hnsw", "exact")
-    assert told == [(1500, 3000), (2012, 3000), (2524, 3000), (3000, 3000)]
+    assert (graph.manifest.method, exact.manifest.method) == ("descent", "exact")
+    assert told == [(1024, 3000), (2048, 3000), (3000, 3000)]
     found, due = table_of(graph), table_of(exact)
-    hits = sum(len(set(some) & set(other)) for some, other in zip(found, due, strict=True))
-    assert hits / 30_000 > 0.95, "the scores of those that are found are the exact ones"
-    assert all(len(some) == 10 and (f"c{i}" not in dict(some)) for i, some in enumerate(found))
+    others = [row for row in range(3000) if row != 200 and not np.array_equal(rows[row], rows[0])]
+    hits = sum(len(set(found[row]) & set(due[row])) for row in others)
+    assert hits / (10 * len(others)) > 0.95, "the scores of those that are found are the exact ones"
+    assert all(f"c{i}" not in dict(some) and len(dict(some)) == len(some) for i, some in enumerate(found))
     assert all(some == sorted(some, key=lambda pair: (-pair[1], int(pair[0][1:]))) for some in found)
+    assert {score for _, score in found[0]} == {due[0][0][1]}, "equal rows are the nearest of each other"
+    grown = asyncio.run(graph.extended(index_of(np.concatenate([rows, rows[:1]]))))
+    assert grown.neighbours("c3000") == brute_force(np.concatenate([rows[:200], rows[:1]]), 10)[200]
+    assert grown.manifest.method == "descent"
 
 
-def test_few_and_equal_and_zero_vectors_have_neighbours_too(exact_up_to: Callable[[int], None]) -> None:
-    exact_up_to(0)
-    assert table_of(graph_of(index_of(EXACT), 10)) == brute_force(EXACT, 10)
-    assert graph_of(index_of([[1.0, 0.0]]), 2).neighbours("c0") == []
-    same = graph_of(index_of([[0.6, 0.8]] * 600), 3)
-    assert all(len({name for name, _ in same.neighbours(f"c{i}")} - {f"c{i}"}) == 3 for i in range(600))
+def test_the_best_of_given_candidates_by_hand() -> None:
+    rows = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0], [1.0, 0.0]], dtype=np.float32)
+    candidates = np.array([[2, 1, 0, 3], [1, -1, 3, 0]])
+    found = neighbours.best_of(rows, np.array([0, 1]), candidates, 3)
+    assert found.rows.tolist() == [[3, 1, 2], [0, 3, -1]]
+    np.testing.assert_allclose(found.scores, [[1, 0.6, 0], [0.6, 0.6, -np.inf]], rtol=1e-6)
 
 
-def test_a_graph_that_was_not_exact_is_extended_exactly(exact_up_to: Callable[[int], None]) -> None:
-    exact_up_to(0)
-    rows = clustered(400, 16, 8)
-    grown = asyncio.run(graph_of(index_of(rows[:399]), 5).extended(index_of(rows)))
-    assert grown.neighbours("c399") == brute_force(rows, 5)[399]
-    assert grown.manifest.method == "hnsw"
+def test_without_its_extra_the_graph_is_exact_and_a_warning_says_how_to_be_faster(
+    exact_up_to: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(document_graph, "find_spec", lambda name: None)
+    exact_up_to(100)
+    rows = clustered(101, 8, 3)
+    graph = graph_of(index_of(rows), 2)
+    assert graph.manifest.method == "exact"
+    assert table_of(graph) == brute_force(rows, 2)
+    assert "compares every pair of 101 chunks" in caplog.text
+    assert extra_command("graph") in caplog.text
 
 
 def _edit(folder: Path, **changes: object) -> None:
