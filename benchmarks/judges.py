@@ -27,7 +27,7 @@ from dubito.benchmarks.evouna import SETS, judged_answers
 from dubito.models import cross_encoder
 from dubito.models.cross_encoder import CrossEncoderJudge
 from dubito.models.encoders import SentenceTransformersEncoder
-from dubito.models.interfaces import Encoder, Judge
+from dubito.models.interfaces import Encoder, Judge, Judgements
 from dubito.models.judgement_cache import RememberingJudge
 from dubito.models.judges import CalibratedJudge, LLMJudge, SimilarityJudge
 from dubito.models.weights import minilm_folder
@@ -111,10 +111,10 @@ async def entailment(judge: Judge, examples: Sequence[Example]) -> Numbers:
     """The highest P(entailment), or 0 where the judge could not say; 0.5 is where a decision falls."""
     at_once = asyncio.Semaphore(AT_ONCE)
 
-    async def judged(example: Example) -> list[list[float]]:
+    async def judged(example: Example) -> Judgements:
         async with at_once:
             pairs = [(example.said, wanted) for wanted in example.wanted]
-            return np.nan_to_num(await judge.judge(example.question, pairs)).tolist()
+            return np.nan_to_num(await judge.judge(example.question, pairs))
 
     rows = await asyncio.gather(*map(judged, examples))
     # what decides is the likeliest label: entailment is that, or it loses against the larger of the others

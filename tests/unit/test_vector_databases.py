@@ -167,6 +167,6 @@ def stored(condition: Condition, metadata: dict[str, int]) -> bool:
         return (any if condition.how == "$or" else all)(stored(part, metadata) for part in condition.parts)
     found, value = metadata.get(condition.field), condition.value
     if condition.operator == "$exists":
-        return (found is not None) == value
+        return (found is None) != bool(value)
     compared = {"$eq": int.__eq__, "$ne": int.__ne__, "$gt": int.__gt__, "$gte": int.__ge__, "$lt": int.__lt__}
     return found is not None and compared.get(condition.operator, int.__le__)(found, value)
