@@ -258,7 +258,9 @@ class NeighbourhoodContext(CitingContext, ThinkingContext, RerankerContext, Docu
         if self.asu != "contradictions" or not self.is_used("asu"):
             return options
         known = [option for option in options["judge"] if not _is_similarity(option.value)]
-        return {**options, "judge": known if len(known) > 1 else [known[0]._replace(because="it knows contradictions")]}
+        if known[0] != options["judge"][0]:
+            known = [option._replace(because="it knows contradictions") for option in known]
+        return {**options, "judge": known}
 
     @model_validator(mode="after")
     def _few_enough_batches(self) -> Self:

@@ -28,7 +28,10 @@ def offered(line: str) -> list[str]:
         ("dubito ask --set sampl", ["sampling=", "sampling=uniform", "sampling=binary"]),
         ("dubito ask --graph seakr --set max_st", ["max_steps=", "max_step_tokens="]),
         ("dubito ask --graph df_rag --set thin", ["thinking=", "thinking=true", "thinking=false"]),
-        ("dubito ask --graph seakr --set judge", ["judge=", "judge=auto", "judge=embedded", "judge=llm"]),
+        (
+            "dubito ask --graph seakr --set judge",
+            ["judge=", "judge=auto", "judge=embedded", "judge=llm", "judge=llm:calibrated"],
+        ),
         ("dubito ask --graph nope --set k", []),
         ("dubito calibrate retrieval_threshold --set max_st", ["max_steps=", "max_step_tokens="]),
         ("dubito seper --set sampl", ["samples="]),
