@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ from .batching import Worker
 from .chat_text import ChatText
 from .generation import Request, check_options, check_sampling, choice, scores
 from .interfaces import MIDDLE_LAYER, Capability, Choice, Introspection, Message, Reply, Sampling, Scores, StatePlace
-from .local_weights import first_line, quiet_loading, torch_faults
+from .local_weights import first_line, gguf_read_once, quiet_loading, torch_faults
 
 _missing = ""
 try:
@@ -135,7 +136,7 @@ def _open(name: str, source: str, dtype: str | None, most_rows: int | None) -> D
     folder, gguf = _located(name, source)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        with quiet_loading():
+        with quiet_loading(), gguf_read_once() if gguf else nullcontext():
             config = AutoConfig.from_pretrained(folder, **gguf)
             tokenizer = AutoTokenizer.from_pretrained(folder, **gguf)
             kind = getattr(torch, dtype or ("bfloat16" if device == "cuda" else "float32"))

@@ -1,0 +1,41 @@
+"""A GGUF file is read once, and what is read is what the `gguf` package reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+gguf = pytest.importorskip("gguf")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(96)
+    writer.add_token_list(["<s>", "fox", "Grüße"])
+    writer.add_tensor("output_norm.weight", np.arange(6, dtype=np.float32).reshape(2, 3))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_file_is_read_once_and_as_it_is(file: Path) -> None:
+    from dubito.models.local_weights import gguf_read_once  # noqa: PLC0415
+
+    plain, names = gguf.GGUFReader(file), gguf.get_tensor_name_map
+    with gguf_read_once():
+        read = gguf.GGUFReader(file)
+        assert gguf.GGUFReader(file) is read
+        assert gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2) is gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+    assert {key: field.contents() for key, field in read.fields.items()} == {
+        key: field.contents() for key, field in plain.fields.items()
+    }
+    assert read.fields["tokenizer.ggml.tokens"].contents() == ["<s>", "fox", "Grüße"]
+    assert [(one.name, one.data.tolist()) for one in read.tensors] == [("output_norm.weight", [[0, 1, 2], [3, 4, 5]])]
+    assert gguf.get_tensor_name_map is names
+    assert gguf.GGUFReader(file) is not gguf.GGUFReader(file), "afterwards others read as before"
