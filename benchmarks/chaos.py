@@ -24,7 +24,7 @@ from typing import Any
 TIMEOUT_S = 3.0
 os.environ.update(DUBITO_TIMEOUT_S=str(TIMEOUT_S))  # read once, when dubito is imported
 
-from dubito.errors import DubitoError  # noqa: E402
+from dubito.errors import DubitoError, UserFault  # noqa: E402
 from dubito.graphs.registry import context_type, graph_named, graph_names, takes_answers  # noqa: E402
 from dubito.resources.resources import Resources  # noqa: E402
 
@@ -153,11 +153,21 @@ def _words(text: str) -> list[float]:
     return row
 
 
+def settings_of(graph: str, url: str) -> dict[str, Any]:
+    """The settings of the benchmark that the graph has and that have an effect in it."""
+    context = context_type(graph_named(graph))
+    wished = {"llm": f"openai:{url}#stub", **SETTINGS}
+    settings = {name: value for name, value in wished.items() if name in context.model_fields}
+    with suppress(UserFault):  # a graph that embeds nothing refuses an encoder
+        with_encoder = {**settings, "encoder": f"openai:{url}#words"}
+        context(**with_encoder)
+        return with_encoder
+    return settings
+
+
 async def ask(graph: str, server: FaultyServer, questions: int) -> Counter[str]:
     """How the questions ended."""
-    fields = context_type(graph_named(graph)).model_fields
-    context = {"llm": f"openai:{server.url}#stub", "encoder": f"openai:{server.url}#words", **SETTINGS}
-    context = {name: value for name, value in context.items() if name in fields}
+    context = settings_of(graph, server.url)
     runnable = graph_named(graph, Resources())
 
     async def one(number: int) -> str:
