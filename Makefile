@@ -11,10 +11,10 @@ PIPFLAGS ?=
 FUZZ ?= 10000
 QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bridge?
 
-# Processes of one thread are faster than one process of two threads; the third works while the others wait for their
+# Processes of one thread are faster than one process of two threads; the others work while some wait for their
 # servers. Files are run in the order of their names, so that the long ones (tests/integration) start before the short
 # ones (tests/unit).
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: ask test check format lint types floors generated generate bench chaos fuzz site clean
 
@@ -22,7 +22,7 @@ ask: $(VENV)/.local ## set everything up and answer a question over the sample c
 	$(BIN)/dubito ask "$(QUESTION)"
 
 test: $(VENV)/.dev ## set everything up and run the tests
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -m alone tests/unit
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PARALLEL) -m "not alone"
 
 check: lint types floors generated ## everything that looks at the code without running it

@@ -74,12 +74,16 @@ def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _write_smollm2(gguf: Path, folder: Path) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    from dubito.models.local_weights import gguf_read_once  # noqa: PLC0415
+
+    with gguf_read_once():
+        model = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None  # else it would be saved as the quantised model that it no longer is
     model.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 @pytest.fixture

@@ -19,6 +19,16 @@ from dubito.tests.json_lines import write_lines
 
 START_LIMIT_S = 180
 STOP_LIMIT_S = 15
+SMALL = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+"""The environment of vLLM on a small machine. Without multiprocessing the engine's own process does the work: a third
+process would import vLLM once more."""
 
 
 class VLLMServer:
@@ -46,8 +56,7 @@ class VLLMServer:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
-        env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        env = {**os.environ, **SMALL}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env=env, start_new_session=True, cwd=self._log.parent

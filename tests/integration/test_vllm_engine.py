@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from dubito.models.interfaces import Message, Sampling, Vectors
 from dubito.models.transformers_chat import TransformersChat
+from dubito.tests.integration.conftest import SMALL
 from dubito.tests.integration.engine_script import DREW, LETTERS, LONG, QUESTION, SLY, STORY, WINDOW
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]  # the first test waits until all has been found out
@@ -39,15 +40,13 @@ def found(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Fou
     path = tmp_path_factory.mktemp("path")
     (path / "dubito").symlink_to(Path(__file__).parents[2])  # vLLM's environment has what dubito needs, and not dubito
     script = path / "dubito" / "tests" / "integration" / "engine_script.py"
-    env = {**os.environ, "PYTHONPATH": str(path), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
-    env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     name = f"engine:{smollm2_folder}?dtype=float32&max_model_len={WINDOW}"
     ran = subprocess.run(
         [Path(executable).with_name("python"), script, name],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
-        env=env,
+        env={**os.environ, **SMALL, "PYTHONPATH": str(path)},
         cwd=path,
         check=False,
     )

@@ -26,6 +26,7 @@ from dubito.models.interfaces import Message, Sampling, StatePlace, Vectors
 from dubito.models.openai_chat import OpenAIChat
 from dubito.models.vllm_states import Reading, StatesServer
 from dubito.resources.opening import open_chat_model
+from dubito.tests.integration.conftest import SMALL
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]  # the first test waits until both servers are there
 
@@ -55,12 +56,7 @@ class Served:
                 ],
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={
-                    **os.environ,
-                    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-                    "VLLM_NO_USAGE_STATS": "1",
-                    "DO_NOT_TRACK": "1",
-                },
+                env={**os.environ, **SMALL},
             )
         self.told: dict[str, Any] = {}
 
