@@ -20,6 +20,7 @@ from dubito.tests.json_lines import write_lines
 START_LIMIT_S = 180
 STOP_LIMIT_S = 15
 SMALL = {
+    "TORCH_COMPILE_DISABLE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -28,7 +29,7 @@ SMALL = {
     "DO_NOT_TRACK": "1",
 }
 """The environment of vLLM on a small machine. Without multiprocessing the engine's own process does the work: a third
-process would import vLLM once more."""
+process would import vLLM once more. Nothing is compiled for the few tokens of a test."""
 
 
 class VLLMServer:
