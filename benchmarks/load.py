@@ -137,6 +137,8 @@ class TownServer:
 
     @staticmethod
     def _reply(town: Town, name: str, head: str, body: dict[str, Any]) -> dict[str, Any]:
+        if "model" not in body:  # it is asked for its list of models
+            return {"object": "list", "data": []}
         key = re.search(r"authorization: bearer (\S+)", head, re.IGNORECASE)
         texts = body["input"] if "input" in body else [one["content"] for one in body["messages"]]
         town.others |= {f"Town{number}x" for text in texts for number in TOWN.findall(text)} - {name}
