@@ -174,7 +174,7 @@ def _reaching(url: str) -> Iterator[None]:
 
 def _download(described: _Described, path: Path, report: Report) -> None:
     from huggingface_hub.file_download import http_get  # noqa: PLC0415
-    from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # noqa: PLC0415
 
     # `hf_hub_download` begins anew in another process
     with writing(path, "download"):
@@ -203,8 +203,8 @@ class _Reported(io.BufferedWriter):
         self._report = lambda: report(work, self.tell(), total)
 
     def write(self, part: Any, /) -> int:  # noqa: ANN401 - bytes and their views
-        written = super().write(part)
-        self._report()
+        written: int = super().write(part)
+        self._report()  # type: ignore[no-untyped-call]
         return written
 
 
@@ -232,8 +232,8 @@ def _unpack(archive: Path, out: Path, sha256: str, report: Report) -> int:
         if isinstance(fault, UserFault):
             raise
         raise UserFault(
-            f"'{shown(archive)}' is not a zip file with one file of JSON lines, so the hub's file has another form now: "
-            "take the corpus from another source."
+            f"'{shown(archive)}' is not a zip file with one file of JSON lines: the hub's file was changed, so take the "
+            "corpus from another source."
         ) from fault
     finally:
         partial.unlink(missing_ok=True)
