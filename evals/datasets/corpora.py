@@ -232,8 +232,8 @@ def _unpack(archive: Path, out: Path, sha256: str, report: Report) -> int:
         if isinstance(fault, UserFault):
             raise
         raise UserFault(
-            f"'{shown(archive)}' is not a zip file with one file of JSON lines: the hub's file was changed, so take the "
-            "corpus from another source."
+            f"'{shown(archive)}' is not a zip file with one file of JSON lines: the hub's file was changed, so "
+            "take the corpus from another source."
         ) from fault
     finally:
         partial.unlink(missing_ok=True)
