@@ -258,5 +258,5 @@ def _fields(document: Document) -> list[Any]:
 
 
 def _document(fields: list[Any]) -> Document:
-    *texts, metadata, pages, headings = fields
-    return Document(*texts, metadata, tuple(pages), tuple(Heading(*heading) for heading in headings))
+    name, title, text, metadata, pages, headings = fields
+    return Document(name, title, text, metadata, tuple(pages), tuple(Heading(*heading) for heading in headings))
