@@ -13,6 +13,9 @@ DEEPEST = 100
 LONGEST_NUMBER = 300
 """Digits of a whole number: more do not fit into a float."""
 
+LONGEST_OBJECT = 2**28
+"""Characters of lines that are read at once, in case they are one object."""
+
 _SPACE = frozenset(" \t\r\n")
 _CONTAINERS = frozenset({dict, list})
 
@@ -35,28 +38,27 @@ class JsonRecord(NamedTuple):
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file to read it.
-
-    `OSError` for a pipe or a device, which may never end, and for a file that is larger than the memory.
-    """
+    """Open a file to read it; `OSError` for a pipe or a device, which may never end."""
     # without O_NONBLOCK, opening a pipe waits for somebody to write into it
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))  # noqa: SIM115
-    status = os.fstat(file.fileno())
-    refused = ""
-    if not stat.S_ISREG(status.st_mode):
-        refused = "it is a pipe or a device and not a file"
-    elif status.st_size > _memory():
-        refused = "it is larger than the memory of this machine"
-    if refused:
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(0, refused, str(path))
+        raise OSError(0, "it is a pipe or a device and not a file", str(path))
+    return file
+
+
+def fitting(file: BinaryIO) -> BinaryIO:
+    """The same file, to be read as a whole; `OSError` if it is larger than the memory."""
+    if os.fstat(file.fileno()).st_size > _memory():
+        file.close()
+        raise OSError(0, "it is larger than the memory of this machine")
     return file
 
 
 def content_of(path: Path) -> bytes:
-    """The content of a file; `OSError` as in `open_file`."""
+    """The content of a file; `OSError` as in `open_file` and `fitting`."""
     with open_file(path) as file:
-        return file.read()
+        return fitting(file).read()
 
 
 def parsed(text: str | bytes) -> Any:  # noqa: ANN401 - whatever JSON holds
@@ -75,7 +77,7 @@ def parsed(text: str | bytes) -> Any:  # noqa: ANN401 - whatever JSON holds
 def json_lines(lines: Iterable[str]) -> Iterator[JsonRecord]:
     """The records of JSON lines, or one JSON object over several lines. Lines are read one at a time.
 
-    If the first line is broken, the text may be one object: then all lines are read at once.
+    If the first line is broken, the text may be one object: then `LONGEST_OBJECT` of the lines are read at once.
     """
     rest = iter(lines)
     head = []
@@ -84,7 +86,11 @@ def json_lines(lines: Iterable[str]) -> Iterator[JsonRecord]:
         if line.strip():
             break
     if head and isinstance(_record(head[-1]), BrokenJson):
-        first, head = head[-1], [*head, *rest]
+        first, size = head[-1], 0
+        for line in rest:
+            head.append(line)
+            if (size := size + len(line)) > LONGEST_OBJECT:
+                break
         whole = _record("".join(head))
         if not isinstance(whole, BrokenJson) or first.strip() == "{":
             yield JsonRecord(None, whole.line if isinstance(whole, BrokenJson) else 1, whole)

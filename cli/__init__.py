@@ -1,4 +1,4 @@
-"""The command line: `dubito ask | ui | mcp | eval | report | compare | trace | seper | index | calibrate | ...`.
+"""The command line: `dubito ask | ui | mcp | eval | report | compare | trace | corpus | index | calibrate | ...`.
 
 The options of each command are in its own file. Slow imports stay inside functions, so that `--help` answers at once.
 """
@@ -15,6 +15,7 @@ from ..render.screen import help_lines
 from .ask import ask
 from .calibrate import calibrate
 from .compare import compare
+from .corpus import corpus
 from .doctor import doctor
 from .draw import draw
 from .eval import evaluate
@@ -54,7 +55,23 @@ def _dubito(
     """Retrieval-augmented generation that knows when the model does not know, as LangGraph state machines."""
 
 
-for _command in (ask, trace, seper, evaluate, report, compare, index, serve, ui, mcp, draw, prompts, settings, doctor):
+for _command in (
+    ask,
+    trace,
+    seper,
+    evaluate,
+    report,
+    compare,
+    corpus,
+    index,
+    serve,
+    ui,
+    mcp,
+    draw,
+    prompts,
+    settings,
+    doctor,
+):
     _examples = sys.modules[_command.__module__].EXAMPLES
     app.command("eval" if _command is evaluate else None, epilog=epilog(_examples))(_command)
 app.add_typer(calibrate, name="calibrate")

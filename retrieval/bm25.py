@@ -5,8 +5,11 @@ with idf = log(1 + (N − df + 0.5) / (df + 0.5)), k1 = 1.5 and b = 0.75. Repeat
 A word is a run of two or more letters or digits, in lower case; 33 English stop words are left out. No stemming.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,17 +78,19 @@ async def open_bm25(index: Index, cache: Path, progress: Progress | None = None)
     return await get_or_build(cache, manifest, _read, build)
 
 
-async def _words(chunks: Sequence[Chunk], progress: Progress | None) -> list[list[str]]:
-    words: list[list[str]] = []
-    for batch in batches(chunks, BATCH, progress):
-        words += await asyncio.to_thread(words_of, [embedding_text(chunk) for chunk in batch])
-    return words
-
-
-def _built(words: list[list[str]]) -> Callable[[Path], None]:
-    """Build the index; returns the function that writes it into a folder."""
+async def _words(chunks: Sequence[Chunk], progress: Progress | None) -> tuple[list[array[int]], dict[str, int]]:
+    """The numbers of each chunk's words, and the number of each word."""
+    ids: list[array[int]] = []
     known: dict[str, int] = {}
-    ids = [[known.setdefault(word, len(known)) for word in text] for text in words]
+    for batch in batches(chunks, BATCH, progress):
+        texts = await asyncio.to_thread(words_of, list(map(embedding_text, batch)))
+        ids += [array("i", [known.setdefault(word, len(known)) for word in words]) for words in texts]
+    return ids, known
+
+
+def _built(words: tuple[list[array[int]], dict[str, int]]) -> Callable[[Path], None]:
+    """Build the index; returns the function that writes it into a folder."""
+    ids, known = words
     if not known:
         return lambda _: None  # bm25s would divide by the mean length, 0
     model = _bm25s().BM25(k1=K1, b=B, method="lucene", backend="numpy")

@@ -12,6 +12,7 @@ from langchain_text_splitters import RecursiveCharacterTextSplitter
 from ..state.records import Chunk, Metadata
 from .corpus import Document
 from .metadata import metadata_of
+from .spool import spooled
 
 CountTokens = Callable[[str], int]
 
@@ -33,7 +34,7 @@ class Chunker(Protocol):
         """Its name in canonical spelling; stored in index manifests."""
         ...
 
-    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> list[Chunk]:
+    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> Sequence[Chunk]:
         """The chunks of all documents in order; a document of white space only has no chunks.
 
         Ids are `document#0`, `document#1`, ..., and `document#s0`, ... for semantic chunks, so that both kinds of chunk
@@ -75,9 +76,11 @@ class WordWindows:
         """See `Chunker.name`."""
         return f"words:{self._size}"
 
-    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> list[Chunk]:
+    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> Sequence[Chunk]:
         """See `Chunker.cut`; white space after a window belongs to the window."""
-        return await asyncio.to_thread(lambda: [chunk for document in documents for chunk in self._cut(document)])
+        return await asyncio.to_thread(
+            lambda: spooled(chunk for document in documents for chunk in self._cut(document))
+        )
 
     def _cut(self, document: Document) -> list[Chunk]:
         firsts = [word.start() for word in re.finditer(r"\S+", document.text)][:: self._size]
@@ -100,10 +103,10 @@ class TokenWindows:
         """See `Chunker.name`."""
         return f"tokens:{self._size}/{self._overlap}"
 
-    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> list[Chunk]:
+    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> Sequence[Chunk]:
         """See `Chunker.cut`; pieces of white space only are left out."""
         return await asyncio.to_thread(
-            lambda: [chunk for document in documents for chunk in slices(document, self.spans(document.text))]
+            lambda: spooled(chunk for document in documents for chunk in slices(document, self.spans(document.text)))
         )
 
     def spans(self, text: str) -> Iterator[Span]:

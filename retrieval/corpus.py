@@ -8,19 +8,20 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from ..errors import UserFault
-from ..json_files import not_utf8, open_file
+from ..json_files import fitting, not_utf8, open_file
 from ..settings import settings
 from ..state.records import Metadata
-from .formats import is_json_lines, prose, read_format, read_json_lines
+from .formats import TABLES, is_json_lines, prose, read_format, read_json_lines, read_table
 from .loaders import kind_of, load, too_large
-from .passages import Finding, Heading, Passage, Problem
+from .passages import Finding, Heading, Problem
+from .spool import spooled
 
 PROSE = (".txt", ".md", ".markdown")
 LOADED = (".pdf", ".html", ".htm", ".docx")
@@ -52,7 +53,7 @@ class Document:
 class Corpus:
     """Documents in source order, and the problems of records that were left out."""
 
-    documents: tuple[Document, ...]
+    documents: Sequence[Document]
     problems: tuple[str, ...] = ()
 
     @cached_property
@@ -72,25 +73,22 @@ class Corpus:
 def read_corpus(path: str | Path, *, on_bad_record: Literal["refuse", "skip"] = "refuse") -> Corpus:
     """Read a file (JSONL, JSON, CSV, TSV, text, PDF, HTML, Word) or a folder of text, PDF, HTML and Word files.
 
-    The content decides the format; a file may be packed by gzip. JSON lines are read one at a time. `UserFault` if
-    there is nothing to read, or if a record cannot be read and `on_bad_record` is `refuse`; with `skip`, bad records
-    are left out and `Corpus.problems` names each file and line.
+    The content decides the format; a file may be packed by gzip. JSON lines, CSV and TSV are read a record at a time,
+    and many documents are on the disk and not in memory (see `spooled`). `UserFault` if there is nothing to read, or if
+    a record cannot be read and `on_bad_record` is `refuse`; with `skip`, bad records are left out and
+    `Corpus.problems` names each file and line.
     """
     path = Path(path).expanduser()
-    passages: list[Passage] = []
+    ids: list[str | None] = []
     problems: list[str] = []
-    for file, read in _findings(path):
-        finding = _checked(read)
-        if isinstance(finding, Passage):
-            passages.append(finding)
-        else:
-            place = f"{shown(file)}, {finding.where}" if finding.where else shown(file)
-            problems.append(f"{place}: {finding.what}")
-    if problems and (on_bad_record == "refuse" or not passages):
-        raise UserFault(refusal(problems, None if passages else "there is no document to read"))
-    if not passages:
+    documents = spooled(_documents(path, ids, problems), _fields, _document)
+    if problems and (on_bad_record == "refuse" or not documents):
+        raise UserFault(refusal(problems, None if documents else "there is no document to read"))
+    if not documents:
         raise UserFault(f"{shown(path)} holds no documents: give a corpus with at least one record that has a text.")
-    return Corpus(tuple(_documents(passages)), tuple(problems))
+    if None in ids or len(set(ids)) < len(ids):
+        documents = spooled(_named(documents, ids), _fields, _document)
+    return Corpus(tuple(documents) if isinstance(documents, list) else documents, tuple(problems))
 
 
 def shown(path: Path) -> str:
@@ -146,8 +144,10 @@ def _in_file(path: Path, *, in_folder: bool = False) -> Iterator[Finding]:
             file.seek(0)
             if not in_folder and is_json_lines(start, name):
                 yield from read_json_lines(file)
+            elif not in_folder and name.suffix.lower() in TABLES and not (kind_of(start) or _why_not_text(start)):
+                yield from read_table(file)
             else:
-                yield from _in_content(file.read(), name, in_folder=in_folder)
+                yield from _in_content(fitting(file).read(), name, in_folder=in_folder)
     except OSError as fault:
         yield Problem("", f"it cannot be opened ({fault.strerror})")
 
@@ -213,27 +213,50 @@ def _checked(finding: Finding) -> Finding:
     return finding
 
 
-def _documents(passages: list[Passage]) -> Iterator[Document]:
-    """Keep paragraphs that several questions share once. The id is the record's own, else its title, else a number.
+def _documents(path: Path, ids: list[str | None], problems: list[str]) -> Iterator[Document]:
+    """The documents at a path; a paragraph that several questions share is kept once.
+
+    ids: gets the records' own ids; problems: gets the problems.
+    """
+    seen: set[bytes] = set()
+    for file, read in _findings(path):
+        finding = _checked(read)
+        if isinstance(finding, Problem):
+            place = f"{shown(file)}, {finding.where}" if finding.where else shown(file)
+            problems.append(f"{place}: {finding.what}")
+            continue
+        if finding.pooled:
+            digest = hashlib.sha256(json.dumps([finding.title, finding.text]).encode()).digest()
+            if digest in seen:
+                continue
+            seen.add(digest)
+        ids.append(finding.id)
+        yield Document(finding.id or "", finding.title, finding.text, finding.metadata, finding.pages, finding.headings)
+
+
+def _named(documents: Iterable[Document], ids: Sequence[str | None]) -> Iterator[Document]:
+    """The documents with unique ids: the record's own, else its title, else a number.
 
     An id that is taken gets a number behind it: `Title`, `Title (2)`, `Title (3)`.
     """
-    own = Counter(passage.id for passage in passages if passage.id is not None)
-    taken = {name for name, count in own.items() if count == 1}
-    seen: set[tuple[str, str]] = set()
+    own = Counter(name for name in ids if name is not None)
+    taken: set[str] = set()
     tries: Counter[str] = Counter()
-    number = 0
-    for passage in passages:
-        if passage.pooled:
-            if (passage.title, passage.text) in seen:
-                continue
-            seen.add((passage.title, passage.text))
-        number += 1
-        name = passage.id
+    for number, (document, given) in enumerate(zip(documents, ids, strict=True), 1):
+        name = given
         if name is None or own[name] > 1:
-            base = name = passage.title or str(number)
-            while name in taken:
+            base = name = document.title or str(number)
+            while name in taken or own[name] == 1:
                 tries[base] += 1
                 name = f"{base} ({tries[base] + 1})"
             taken.add(name)
-        yield Document(name, passage.title, passage.text, passage.metadata, passage.pages, passage.headings)
+        yield replace(document, id=name)
+
+
+def _fields(document: Document) -> list[Any]:
+    return [document.id, document.title, document.text, document.metadata, document.pages, document.headings]
+
+
+def _document(fields: list[Any]) -> Document:
+    name, title, text, metadata, pages, headings = fields
+    return Document(name, title, text, metadata, tuple(pages), tuple(Heading(*heading) for heading in headings))

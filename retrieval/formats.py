@@ -6,16 +6,16 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from ..json_files import BrokenJson, JsonRecord, json_lines, list_records
 from .passages import TEXT_NAMES, Finding, Heading, Passage, Problem, passages_of
 
-LONGEST_FIELD = 2**31 - 1
-"""The most characters in a table field; the csv module's default of 131,072 is too short for a document."""
-
+LONGEST = 2**28
+"""The most characters in a line and in a field of a table; the csv module's default is too small for a document."""
 
 MARKDOWN = (".md", ".markdown")
+TABLES = (".csv", ".tsv")
 
 
 def read_format(text: str, path: PurePath) -> Iterator[Finding]:
@@ -28,8 +28,9 @@ def read_format(text: str, path: PurePath) -> Iterator[Finding]:
     if ending in {".json", ".jsonl", ".ndjson"} or start == "{" or re.match(r"\s*\[\s*[{\]]", text):
         lines = (f"{line}\n" for line in text.split("\n"))
         return _passages(list_records(text) if start == "[" else json_lines(lines))
-    delimiter = _delimiter(text, by_name=ending in {".csv", ".tsv"})
-    return prose(text, path) if delimiter is None else _table(text, delimiter)
+    table = io.StringIO(text, newline="")
+    delimiter = _delimiter(table, by_name=ending in TABLES)
+    return prose(text, path) if delimiter is None else _rows(table, delimiter)
 
 
 def is_json_lines(start: bytes, path: PurePath) -> bool:
@@ -39,9 +40,26 @@ def is_json_lines(start: bytes, path: PurePath) -> bool:
 
 
 def read_json_lines(file: BinaryIO) -> Iterator[Finding]:
-    """All passages and problems of JSON lines, a line in memory at a time."""
+    """All passages and problems of JSON lines, a line in memory at a time; `OSError` for a line beyond `LONGEST`."""
+    yield from _passages(json_lines(_lines(_text_of(file, "\n"))))
+
+
+def read_table(file: BinaryIO) -> Iterator[Finding]:
+    """All passages and problems of a CSV or TSV file, a row in memory at a time; `OSError` as in `read_json_lines`."""
+    table = _text_of(file, "")
+    yield from _rows(table, _delimiter(table, by_name=True) or ",")
+
+
+def _text_of(file: BinaryIO, newline: str) -> TextIO:
     # invalid bytes spoil only their own records
-    yield from _passages(json_lines(io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="\n")))
+    return io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline=newline)
+
+
+def _lines(text: TextIO) -> Iterator[str]:
+    while line := text.readline(LONGEST):
+        if len(line) == LONGEST:
+            raise OSError(0, f"a line has more than {LONGEST:,} characters")
+        yield line
 
 
 def prose(text: str, path: PurePath) -> Iterator[Finding]:
@@ -73,27 +91,29 @@ def _passages(records: Iterable[JsonRecord]) -> Iterator[Finding]:
             yield from passages_of(record, f"line {line}")
 
 
-def _delimiter(text: str, *, by_name: bool) -> str | None:
+def _delimiter(table: TextIO, *, by_name: bool) -> str | None:
     """The column delimiter, if the file's name or its first line says that it is a table; else None."""
-    csv.field_size_limit(LONGEST_FIELD)
+    csv.field_size_limit(LONGEST)
     for delimiter in ("\t", ",", ";"):
-        names, row = _first_two_rows(text, delimiter)
+        names, row = _first_two_rows(table, delimiter)
         is_header = len(row) == len(names) > 1 and all(name.isidentifier() for name in names)
         if (by_name or is_header) and set(names) & set(TEXT_NAMES):
             return delimiter
     return "," if by_name else None
 
 
-def _first_two_rows(text: str, delimiter: str) -> tuple[list[str], list[str]]:
-    rows = filter(any, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+def _first_two_rows(table: TextIO, delimiter: str) -> tuple[list[str], list[str]]:
+    table.seek(0)
+    rows = filter(any, csv.reader(_lines(table), delimiter=delimiter))
     try:
         return [name.strip().lower() for name in next(rows, [])], next(rows, [])
     except csv.Error:
         return [], []
 
 
-def _table(text: str, delimiter: str) -> Iterator[Finding]:
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+def _rows(table: TextIO, delimiter: str) -> Iterator[Finding]:
+    table.seek(0)
+    rows = csv.reader(_lines(table), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     while True:
         where = f"line {rows.line_num + 1}"

@@ -15,6 +15,9 @@ from .metadata import metadata_of
 TEXT_NAMES = ("text", "contents", "content", "paragraph_text", "body", "passage", "sentences", "context")
 TITLE_NAMES = ("title", "name", "heading")
 ID_NAMES = ("id", "_id", "doc_id", "docid", "pid", "passage_id")
+CHUNK_NAMES = ("id", "doc_id", "title")
+"""The names that a chunk has in a vector database beside its metadata."""
+
 POOL_NAMES = ("context", "paragraphs", "ctxs", "contexts")
 
 TITLED_CONTENTS = re.compile(r'"(?P<title>[^"\n]{1,300})"\n(?P<text>.+)', re.DOTALL)
@@ -62,12 +65,12 @@ def passages_of(record: object, where: str) -> Iterator[Finding]:
     fields = {str(name).lower(): value for name, value in record.items()}
     if (found := _text(fields)) is not None:
         name, text = found
-        title = _label(fields, TITLE_NAMES)
+        (titled_by, title), (named_by, own_id) = _label(fields, TITLE_NAMES), _label(fields, ID_NAMES)
         if not title and (titled := TITLED_CONTENTS.fullmatch(text)) and name == "contents":
             title, text = titled["title"].strip(), titled["text"]
-        own = {name, *TITLE_NAMES, *ID_NAMES}
+        own = {name, titled_by, named_by, *CHUNK_NAMES}
         metadata = metadata_of({key: value for key, value in record.items() if str(key).lower() not in own})
-        yield Passage(where, title, text, _label(fields, ID_NAMES) or None, metadata=metadata)
+        yield Passage(where, title, text, own_id or None, metadata=metadata)
         return
     pool = next((fields[name] for name in POOL_NAMES if isinstance(fields.get(name), list | Mapping)), None)
     if pool is None:
@@ -95,7 +98,7 @@ def _paragraph(paragraph: object, where: str) -> Finding:
     if isinstance(paragraph, str):
         text = paragraph
     elif isinstance(paragraph, Mapping):
-        title, text = _label(paragraph, TITLE_NAMES), (_text(paragraph) or ("", None))[1]
+        title, text = _label(paragraph, TITLE_NAMES)[1], (_text(paragraph) or ("", None))[1]
     elif isinstance(paragraph, list | tuple) and len(paragraph) == 2:
         title, text = str(paragraph[0]).strip(), joined(paragraph[1])
     return Problem(where, "the paragraph has no text") if text is None else Passage(where, title, text, pooled=True)
@@ -111,13 +114,13 @@ def _text(fields: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _label(fields: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """The first of these fields that is a text or a whole number, as text; else empty."""
+def _label(fields: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, str]:
+    """The name of the first of these fields that is a text or a whole number, and its value as text; else empty."""
     for name in names:
         value = fields.get(name)
         if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
-            return str(value).strip()
-    return ""
+            return name, str(value).strip()
+    return "", ""
 
 
 def joined(value: object) -> str | None:

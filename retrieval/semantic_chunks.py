@@ -58,7 +58,7 @@ class SemanticChunks:
         tau = f"{self._tau:.9f}".rstrip("0").rstrip(".")
         return f"semantic:{'0' if tau == '-0' else tau}/{self._most}"
 
-    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> list[Chunk]:
+    async def cut(self, documents: Sequence[Document], progress: Progress | None = None) -> Sequence[Chunk]:
         """See `Chunker.cut`; progress: gets the number of embedded sentences."""
         parts = await asyncio.to_thread(lambda: [part for document in documents for part in self._sentences(document)])
         similar = await self._similar_to_previous(parts, progress)

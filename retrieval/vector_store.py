@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -143,7 +143,7 @@ async def _exists(name: str, database: Database, place: Place, encoder: Encoder)
     return stored is not None
 
 
-def _put(place: Place, database: Database, store: VectorStore, chunks: list[Chunk]) -> None:
+def _put(place: Place, database: Database, store: VectorStore, chunks: Sequence[Chunk]) -> None:
     keys = [str(uuid.uuid5(_NAMESPACE, chunk["id"])) for chunk in chunks]
     documents = [
         Document(chunk["text"], metadata={key: value for key, value in chunk.items() if key != "text"})

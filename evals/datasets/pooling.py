@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import UserFault
 from ...retrieval.corpus import Document, shown
-from ...traces.files import writing
+from ...traces.files import write_file
 from ..questions import GoldQuestion
 
 
@@ -60,5 +60,4 @@ def write_corpus(documents: Iterable[Document], path: str | Path) -> None:
         if not document.text.strip() or not document.id or document.id != document.id.strip():
             raise UserFault(f"The document '{document.id}' has no text, or an id with white space around it.")
     lines = [{"id": document.id, "title": document.title, "text": document.text} for document in documents]
-    with writing(path, "corpus"), path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    write_file(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode(), "corpus")

@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import UserFault
-from ...json_files import BrokenJson, JsonRecord, content_of, json_lines, list_records, not_utf8, open_file, parsed
+from ...json_files import (
+    BrokenJson,
+    JsonRecord,
+    content_of,
+    fitting,
+    json_lines,
+    list_records,
+    not_utf8,
+    open_file,
+    parsed,
+)
 from ...retrieval.corpus import shown
 
 
@@ -27,7 +37,7 @@ def records_of(path: Path) -> Iterator[PlacedRecord]:
     """
     try:
         # invalid bytes spoil only their own records
-        with io.TextIOWrapper(open_file(path), "utf-8-sig", errors="surrogateescape", newline="\n") as file:
+        with io.TextIOWrapper(fitting(open_file(path)), "utf-8-sig", errors="surrogateescape", newline="\n") as file:
             first = next((line for line in file if line.strip()), "")
             if not first:
                 raise UserFault(f"'{shown(path)}' is empty: give a file of questions.")

@@ -35,6 +35,7 @@ def offered(line: str) -> list[str]:
         ("dubito ask --graph nope --set k", []),
         ("dubito calibrate retrieval_threshold --set max_st", ["max_steps=", "max_step_tokens="]),
         ("dubito seper --set sampl", ["samples="]),
+        ("dubito corpus mu", ["musique"]),
     ],
 )
 def test_what_is_offered(line: str, words: list[str]) -> None:

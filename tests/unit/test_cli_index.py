@@ -69,6 +69,41 @@ def test_an_index_is_built_and_answers(tmp_path: Path, encoder: LetterEncoder) -
     assert answered["evidence"][0]["title"] == "T4"
 
 
+def test_hostile_metadata_named_like_our_own_fields_stays_metadata(tmp_path: Path, encoder: LetterEncoder) -> None:
+    nested: Any = "in"
+    for _ in range(90):
+        nested = [nested]
+    own = {"metadata": {"text": "other"}, "score": "high", "start": -1, "chunk_id": 7, "heading": "\x1b[2J<script>"}
+    record = {"id": "a", "title": "Ada", "text": "aaaa", **own, "deep": nested, "url": "javascript:alert(1)\x1b[31m"}
+    corpus, out = write_lines(tmp_path / "c.jsonl", [record]), tmp_path / "index"
+    assert dubito("index", str(corpus), "--out", str(out)).exit_code == 0
+    asked = [
+        "ask",
+        "aaaa",
+        "--graph",
+        "vanilla_rag",
+        "--corpus",
+        str(out),
+        "--set",
+        'where={"score": "high", "start": -1}',
+    ]
+    (found,) = json.loads(dubito(*asked, "--json").stdout)["evidence"]
+    assert (found["id"], found["text"], found["start"], type(found["score"])) == ("a#0", "aaaa", 0, float)
+    assert found["metadata"] | {"url": 0} == {
+        **own,
+        "metadata": '{"text": "other"}',
+        "deep": json.dumps(nested),
+        "url": 0,
+    }
+    shown = dubito(*asked)
+    assert shown.exit_code == 0
+    assert "\x1b" not in shown.stdout
+    write_lines(corpus, [record | {"deep": [[[[[[[[[[[nested]]]]]]]]]]]}])
+    refused = dubito("index", str(corpus), "--out", str(out), "--force")
+    assert refused.exit_code == 2
+    assert "line 1: the JSON is broken (it is nested too deeply)" in " ".join(refused.stderr.split())
+
+
 def test_the_graph_of_an_index_is_found_in_the_cache(
     tmp_path: Path, encoder: LetterEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,12 +76,13 @@ def test_the_other_fields_of_a_record_are_its_metadata(tmp_path: Path) -> None:
     record = {
         "ID": "lune", "Title": "Lune", "text": "It rises at Wath.", "URL": "https://a.example/lune", "year": 2020,
         "score": 0.5, "tags": ["river", "ünder"], "empty": "", "nothing": None, "text_id": "<b>\x1b[31m",
+        "name": "afon Lune", "pid": 7, "doc_id": "other",
     }  # fmt: skip
     (document,) = read_corpus(write(tmp_path / "c.jsonl", lines(record))).documents
     assert (document.id, document.title) == ("lune", "Lune")
     assert document.metadata == {
         "URL": "https://a.example/lune", "year": 2020, "score": 0.5, "tags": '["river", "ünder"]',
-        "text_id": "<b>\x1b[31m",
+        "text_id": "<b>\x1b[31m", "name": "afon Lune", "pid": 7,
     }  # fmt: skip
     table = write(tmp_path / "c.csv", "title,text,url\nLune,It rises at Wath.,https://a.example\nWyre,It flows.,\n")
     assert [one.metadata for one in read_corpus(table).documents] == [{"url": "https://a.example"}, {}]

@@ -36,6 +36,7 @@ VERBS = [
         "ask",
         "calibrate",
         "compare",
+        "corpus",
         "doctor",
         "draw",
         "eval",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from dubito.cli import app
 from dubito.errors import UserFault
 from dubito.evals import run_folder
 from dubito.evals.run_folder import MANIFEST, QUESTIONS, UNFINISHED
-from dubito.json_files import DEEPEST, BrokenJson, open_file, parsed
+from dubito.json_files import DEEPEST, BrokenJson, json_lines, open_file, parsed
 from dubito.retrieval.corpus import read_corpus
 from dubito.state.calibration import is_calibration
 from dubito.tests.json_lines import write_lines
@@ -88,13 +88,42 @@ def test_what_may_never_end_is_not_opened(tmp_path: Path, make: Callable[[Path],
         assert "a pipe or a device and not a file" in said
 
 
-def test_a_file_larger_than_the_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"text": "Ada"}')
-    assert len(read_corpus(path).documents) == 1
-    monkeypatch.setattr(json_files, "_memory", lambda: 14)
-    with pytest.raises(UserFault, match="larger than the memory of this machine"):
-        read_corpus(path)
+@pytest.mark.parametrize(
+    ("name", "text", "streams"),
+    [
+        ("x.jsonl", '{"text": "Ada Lovelace"}', True),
+        ("x.csv", "text\nAda Lovelace", True),
+        ("x.json", '[{"text": "Ada Lovelace"}]', False),
+        ("x.txt", "Ada Lovelace of London", False),
+    ],
+)
+def test_a_file_larger_than_the_memory_is_read_by_record_or_not_at_all(
+    name: str, text: str, *, streams: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / name
+    path.write_text(text)
+    monkeypatch.setattr(json_files, "_memory", lambda: 10)
+    if streams:
+        assert [document.text for document in read_corpus(path).documents] == ["Ada Lovelace"]
+    else:
+        with pytest.raises(UserFault, match="larger than the memory of this machine"):
+            read_corpus(path)
+
+
+def test_only_the_beginning_of_a_long_file_is_read_as_one_object(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(json_files, "LONGEST_OBJECT", 100)
+    lines, read = ['{"text": "cut off\n', *(f'{{"text": "{number}"}}\n' for number in range(1000))], 0
+
+    def counted() -> Iterator[str]:
+        nonlocal read
+        for line in lines:
+            read += 1
+            yield line
+
+    records = json_lines(counted())
+    assert isinstance(next(records).value, BrokenJson)
+    assert read < 20
+    assert [record.value for record in records] == [{"text": str(number)} for number in range(1000)]
 
 
 RUNS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
