@@ -34,10 +34,11 @@ class JsonRecord(NamedTuple):
     value: Any | BrokenJson
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path, *, mapped: bool = False) -> BinaryIO:
     """Open a file to read it.
 
-    `OSError` for a pipe or a device, which may never end, and for a file that is larger than the memory.
+    mapped: it will be mapped into memory. `OSError` for a pipe or a device, which may never end, and for a file that is
+    larger than the memory, unless it is mapped.
     """
     # without O_NONBLOCK, opening a pipe waits for somebody to write into it
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))  # noqa: SIM115
@@ -45,7 +46,7 @@ def open_file(path: Path) -> BinaryIO:
     refused = ""
     if not stat.S_ISREG(status.st_mode):
         refused = "it is a pipe or a device and not a file"
-    elif status.st_size > _memory():
+    elif not mapped and status.st_size > _memory():
         refused = "it is larger than the memory of this machine"
     if refused:
         file.close()

@@ -136,9 +136,9 @@ def test_new_documents_are_added_and_only_they_are_embedded(tmp_path: Path, enco
     assert len(encoder.embedded) == 6
     dubito("index", file_of(tmp_path, "c.jsonl", range(11)), "--out", str(whole), "--chunker", "words:1")
     added, anew = content(out), content(whole)
-    assert added.keys() == anew.keys() == {"chunks.jsonl", "manifest.json", "vectors.faiss"}
+    assert added.keys() == anew.keys() == {"chunks.jsonl", "line_ends.npy", "manifest.json", "vectors.npy"}
     assert added["chunks.jsonl"] == anew["chunks.jsonl"]
-    assert added["vectors.faiss"] == anew["vectors.faiss"]
+    assert added["vectors.npy"] == anew["vectors.npy"]
     one, other = json.loads(added["manifest.json"]), json.loads(anew["manifest.json"])
     assert one.pop("corpus") != other.pop("corpus")  # of the corpora it grew from
     assert one == other
@@ -286,7 +286,7 @@ def test_documents_are_deleted_and_the_others_stay_as_they_were(tmp_path: Path, 
     assert encoder.embedded == []
     deleted, anew = content(out), content(left)
     assert deleted["chunks.jsonl"] == anew["chunks.jsonl"]
-    assert deleted["vectors.faiss"] == anew["vectors.faiss"]
+    assert deleted["vectors.npy"] == anew["vectors.npy"]
     said = json.loads(dubito("ask", "bbbb", "--graph", "vanilla_rag", "--corpus", str(out), "--json").stdout)
     assert "d1" not in {chunk["doc_id"] for chunk in said["evidence"]}
 
@@ -346,7 +346,7 @@ def test_an_index_for_bm25_embeds_nothing_and_takes_vectors_later(tmp_path: Path
     figures, following = done.stdout.splitlines()
     assert re.fullmatch(r"6 documents, 6 chunks \(words:100\), no vectors, \S+ [kM]B, \d+\.\d s", figures)
     assert following == f'Now: dubito ask "..." --corpus {out} --graph vanilla_rag --set first_stage=bm25'
-    assert content(out).keys() == {"chunks.jsonl", "manifest.json"}
+    assert content(out).keys() == {"chunks.jsonl", "line_ends.npy", "manifest.json"}
     by_words = ["--graph", "vanilla_rag", "--corpus", str(out), "--set", "first_stage=bm25", "--json"]
     answered = json.loads(dubito("ask", "dddd", *by_words).stdout)
     assert [chunk["doc_id"] for chunk in answered["evidence"]] == ["d3"]
@@ -363,7 +363,7 @@ def test_an_index_for_bm25_embeds_nothing_and_takes_vectors_later(tmp_path: Path
     assert [chunk["id"] for chunk in chunks_of(out)] == ids
     dubito("index", file_of(tmp_path, "c.jsonl", range(7)), "--out", str(whole))
     assert content(out)["chunks.jsonl"] == content(whole)["chunks.jsonl"]
-    assert content(out)["vectors.faiss"] == content(whole)["vectors.faiss"]
+    assert content(out)["vectors.npy"] == content(whole)["vectors.npy"]
     said = dubito("ask", "dddd", "--graph", "vanilla_rag", "--corpus", str(out), "--json")
     assert json.loads(said.stdout)["evidence"][0]["doc_id"] == "d3"
 
