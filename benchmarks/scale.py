@@ -2,14 +2,15 @@
 
     python benchmarks/scale.py --data DIR [--sizes 10000 100000] [--without hnsw] [--write docs/measurements/scale.md]
 
-DIR holds 2wikimultihopqa/ with 6,119 passages and 177 questions. Every row is appended to --results when it is
-measured, and a size whose rows are all there is skipped, so that a run can be ended and begun again. Needs Linux. With
---write the measured part of the page is replaced, and the curves beside it (scale.png).
+DIR holds 2wikimultihopqa/, hotpotqa/ and musique/ with questions and their paragraphs. Every row is appended to
+--results when it is measured, and a size whose rows are all there is skipped, so that a run can be ended and begun
+again. Needs Linux. With --write the measured part of the page is replaced, and the curves beside it (scale.png).
 
-Texts: the first 6,119 passages are the real ones. Each further passage has the first half of one real passage's words,
-the second half of another's, and the title of the first. Vectors: the real passages' under all-MiniLM-L6-v2; of a
-further passage w a + (1 - w) b + e, normalised, where a and b are the vectors of its two passages, w is uniform in
-[0.2, 0.8], and e is Gaussian of expected length 0.3. The questions and their vectors are real, and not in the corpus.
+Texts: the first 4,823 passages are windows of 100 words over the questions' paragraphs. Each further passage has the
+first half of one of their words, the second half of another's, and the title of the first. Vectors: the first
+passages' own under all-MiniLM-L6-v2; of a further passage w a + (1 - w) b + e, normalised, where a and b are the
+vectors of its two passages, w is uniform in [0.2, 0.8], and e is Gaussian of expected length 0.3. The questions have
+their own vectors.
 
 Our searches and the libraries alone answer the same questions in turn, in one process with one thread. Structures are
 built with as many threads as there are cores. Seconds are of the processor, so that other programs hardly change them.
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dubito.state.records import Chunk
 from numpy.typing import NDArray
 
 Vectors = NDArray[np.float32]
@@ -37,6 +39,13 @@ Found = Sequence[int]
 
 K, SEED, WARM, AT_ONCE = 10, 0, 5, 32
 QUESTIONS = 100
+FILES = (
+    ("2wiki", "2wikimultihopqa/dev_distractor.json"),
+    ("hotpotqa", "hotpotqa/dev_distractor_native.jsonl"),
+    ("musique", "musique/dev.jsonl"),
+)
+"""The questions, and their paragraphs."""
+
 WIKIPEDIA = 21_000_000
 """The passages of Wikipedia of 2018, cut into 100 words (Karpukhin et al. 2020)."""
 
@@ -76,35 +85,35 @@ class KnownVectors:
 
 
 async def real(data: Path, work: Path) -> None:
-    """Embed the real passages and questions, once."""
-    from dubito.models.encoders import SentenceTransformersEncoder  # noqa: PLC0415 - loads torch
-    from dubito.models.weights import minilm_folder  # noqa: PLC0415
+    """Embed the real passages and questions, once; what is embedded is in dubito's cache folder."""
+    from dubito.resources.resources import shared_resources  # noqa: PLC0415 - loads torch
     from dubito.retrieval.chunking import embedding_text  # noqa: PLC0415
 
-    encoder, texts = SentenceTransformersEncoder("embedded", str(minilm_folder())), passages_of(data)
-    vectors = [
-        await encoder.embed([embedding_text({"id": "", "doc_id": "", "title": t, "text": x}) for t, x in texts[i:j]])
-        for i, j in ((i, i + 256) for i in range(0, len(texts), 256))
-    ]
-    asked = await encoder.embed(questions_of(data), query=True)
-    np.savez(work / "real.npz", passages=np.concatenate(vectors), questions=asked)
+    encoder = await shared_resources().encoder_named("embedded")
+    passages = await encoder.embed([embedding_text(chunk) for chunk in await passages_of(data)])
+    np.savez(work / "real.npz", passages=passages, questions=await encoder.embed(questions_of(data), query=True))
 
 
-def passages_of(data: Path) -> list[tuple[str, str]]:
-    """Titles and texts."""
-    records = json.loads((data / "2wikimultihopqa" / "2wikimultihopqa_corpus.json").read_text(encoding="utf-8"))
-    return [(record["title"], record["text"]) for record in records]
+async def passages_of(data: Path) -> list[Chunk]:
+    """The real passages."""
+    from dubito.retrieval.chunkers import open_chunker  # noqa: PLC0415
+    from dubito.retrieval.corpus import read_corpus  # noqa: PLC0415
+
+    windows = open_chunker("words:100")
+    return [chunk for _, file in FILES for chunk in await windows.cut(read_corpus(data / file).documents, None)]
 
 
 def questions_of(data: Path) -> list[str]:
-    """The questions."""
-    records = json.loads((data / "2wikimultihopqa" / "dev_open_corpus.json").read_text(encoding="utf-8"))
-    return [record["question"] for record in records]
+    """The questions that are asked, from each file in turn."""
+    from dubito.evals.datasets.loading import load_dataset  # noqa: PLC0415
+
+    files = [[one.question for one in load_dataset(f"{kind}:{data / file}").questions] for kind, file in FILES]
+    return [question for turn in zip(*files, strict=False) for question in turn][: WARM + QUESTIONS]
 
 
-def recombined(texts: list[tuple[str, str]], real_vectors: Vectors, n: int) -> tuple[list[tuple[str, str]], Vectors]:
-    """N passages and their vectors; see above."""
-    rng, count = np.random.default_rng(SEED), len(texts)
+def recombined(passages: Sequence[Chunk], real_vectors: Vectors, n: int) -> tuple[list[tuple[str, str]], Vectors]:
+    """N titles and texts and their vectors; see above."""
+    rng, count = np.random.default_rng(SEED), len(passages)
     first, second = rng.integers(count, size=(2, n))
     vectors = np.empty((n, real_vectors.shape[1]), np.float32)
     for start in range(0, n, 65_536):
@@ -114,6 +123,7 @@ def recombined(texts: list[tuple[str, str]], real_vectors: Vectors, n: int) -> t
         mixed = w * real_vectors[first[part]] + (1 - w) * real_vectors[second[part]] + noise
         vectors[part] = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
     vectors[:count] = real_vectors[:n]
+    texts = [(chunk["title"], chunk["text"]) for chunk in passages]
     words = [text.split() for _, text in texts]
     joined = [
         (texts[a][0], " ".join(words[a][: len(words[a]) // 2] + words[b][len(words[b]) // 2 :]))
@@ -144,7 +154,7 @@ async def measure(
     from dubito.retrieval.index import Index  # noqa: PLC0415
 
     known, folder, cache = np.load(work / "real.npz"), work / f"{n}.index", work / f"{n}.cache"
-    texts, vectors = recombined(passages_of(data), known["passages"], n)
+    texts, vectors = recombined(await passages_of(data), known["passages"], n)
     corpus = Corpus(tuple(Document(str(i), title, text) for i, (title, text) in enumerate(texts)))
     encoder = KnownVectors(vectors, {"": known["questions"][0]})
     del texts
@@ -186,7 +196,7 @@ async def ask(search: str, folder: Path, cache: Path, data: Path, work: Path) ->
     from dubito.retrieval.first_stage import open_first_stage  # noqa: PLC0415
     from dubito.retrieval.index import Index  # noqa: PLC0415
 
-    texts, known = questions_of(data)[: QUESTIONS + WARM], np.load(work / "real.npz")["questions"]
+    texts, known = questions_of(data), np.load(work / "real.npz")["questions"]
     encoder = KnownVectors(known[:0], dict(zip(texts, known, strict=False)))
     name = search if search in {"bm25", "hybrid"} else "dense"
     before, begun = status("RssAnon"), time.process_time()
