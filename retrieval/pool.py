@@ -66,13 +66,17 @@ def ranked(vectors: Vectors, vector: Vectors, count: int, among: NDArray[np.int6
     L2-normalised. A float32 product of equal rows may differ in its last digits, so the rows that it cannot tell apart
     are compared in float64.
     """
-    rows = np.arange(len(vectors)) if among is None else among
-    if count < 1 or not len(rows):
-        return Ranking(rows[:0], np.zeros(0))
-    if count < len(rows):
+    rows = among
+    total = len(vectors) if among is None else len(among)
+    if count < 1 or not total:
+        return Ranking(np.zeros(0, np.int64), np.zeros(0))
+    if count < total:
         rounded = _products(vectors, vector, among)
         error = (len(vector) + 64) * 2.0**-24
-        rows = rows[rounded >= np.partition(rounded, -count)[-count] - 2 * error]
+        near = np.flatnonzero(rounded >= np.partition(rounded, -count)[-count] - 2 * error)
+        rows = near if among is None else among[near]
+    elif rows is None:
+        rows = np.arange(total)
     similarity = np.concatenate([cosines(vectors, rows[i : i + 256], vector) for i in range(0, len(rows), 256)])
     order = np.lexsort((rows, -similarity))[:count]
     return Ranking(rows[order], similarity[order])
