@@ -23,6 +23,7 @@ import asyncio
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -165,6 +166,8 @@ async def measure(
     seconds = {"flat": time.process_time() - begun, "hybrid": 0.0}
     size = {"flat": megabytes(folder), "hybrid": 0.0}
     del corpus, encoder, vectors
+    if "bm25" in searches:
+        shutil.rmtree(cache, ignore_errors=True)
     begun = time.process_time()
     await open_bm25(index, cache)
     seconds["bm25"], size["bm25"] = time.process_time() - begun, megabytes(cache)
