@@ -70,7 +70,8 @@ class KnownVectors:
 
     async def dimension(self) -> int:
         """See `Encoder.dimension`."""
-        return next(iter(self._questions.values())).shape[0]
+        length: int = next(iter(self._questions.values())).shape[0]
+        return length
 
     async def token_counter(self) -> None:
         """See `Encoder.token_counter`."""
