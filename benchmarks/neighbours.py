@@ -76,28 +76,22 @@ def recombined(vectors: Vectors, n: int) -> Vectors:
 
 def of_index(folder: Path) -> Vectors:
     """The vectors of an index."""
-    import faiss  # noqa: PLC0415 - only the process that needs it loads it
-
-    store = faiss.read_index(str(folder / "vectors.faiss"))
-    vectors: Vectors = store.reconstruct_n(0, store.ntotal)
+    vectors: Vectors = np.load(folder / "vectors.npy", mmap_mode="r")
     return vectors
 
 
 def graph(vectors: Vectors, exact_up_to: int) -> Search:
     """Ours, over an index that is there."""
     os.environ["DUBITO_GRAPH_EXACT_UP_TO"] = str(exact_up_to)
-    import faiss  # noqa: PLC0415 - only the process that needs it loads it
     from dubito.retrieval.document_graph import DocumentGraph  # noqa: PLC0415
     from dubito.retrieval.index import Index  # noqa: PLC0415
     from dubito.retrieval.index_files import Manifest  # noqa: PLC0415
 
     n = len(vectors)
-    store = faiss.IndexFlatIP(D)
-    store.add(vectors)
     manifest = Manifest(encoder="", dimension=D, chunker="", corpus="", documents=n, chunks=n, chunks_sha256="")
     chunks: list[Any] = [{"id": str(row)} for row in range(n)]
     encoder: Any = None  # nothing is embedded
-    index = Index(manifest, chunks, store, encoder)
+    index = Index(manifest, chunks, vectors, encoder)
     return lambda: asyncio.run(DocumentGraph.build(index, K)).nearest.rows
 
 

@@ -19,6 +19,7 @@ EXAMPLES = (
     "dubito index --delete river,lake corpus.index",
     "dubito index corpus.jsonl --out words.index --for bm25",
     "dubito index --add encoder words.index",
+    "dubito index --add search corpus.index --search hnsw",
     'dubito ask "..." --corpus corpus.index',
 )
 
@@ -56,8 +57,15 @@ def index(
         typer.Option("--for", help="encoder: with vectors, for every search. bm25: without; nothing is embedded."),
     ] = "encoder",
     add: Annotated[
-        Literal["encoder", "bm25", "graph"] | None,
-        typer.Option(help="Add vectors, the words for BM25 or the corpus graph to an index."),
+        Literal["encoder", "bm25", "graph", "search"] | None,
+        typer.Option(help="Add vectors, the words for BM25, the corpus graph or a kind of --search to an index."),
+    ] = None,
+    search: Annotated[
+        Literal["auto", "flat", "hnsw", "ivf", "ivf_pq"] | None,
+        typer.Option(
+            help="Compare all vectors (flat), or find nearly all of the nearest: hnsw, ivf or ivf_pq; auto, the "
+            "default: by the number of chunks. The recall is measured and shown."
+        ),
     ] = None,
     encoder: Annotated[
         str | None,
@@ -103,10 +111,20 @@ def index(
     if out is not None:
         refuse_unknown_database(out)
     if out is not None and names_database(out):
-        if add_to or force or graph_neighbours or graph_encoder or replace or delete or add or purpose != "encoder":
+        if (
+            add_to
+            or force
+            or graph_neighbours
+            or graph_encoder
+            or replace
+            or delete
+            or add
+            or search
+            or purpose != "encoder"
+        ):
             raise UserFault(
                 "A vector database is filled with new documents by itself and has no graph: leave --add-to, --force, "
-                "--replace, --delete, --for, --add and the --graph options out."
+                "--replace, --delete, --for, --add, --search and the --graph options out."
             )
         work = partial(
             indexing.fill_collection,
@@ -124,15 +142,16 @@ def index(
         )
     changes = add is not None or bool(delete)
     target = Path(corpus if changes else out or str(add_to)).expanduser()
-    if add == "graph":
-        graph_neighbours = graph_neighbours or GRAPH_NEIGHBOURS
+    graph_neighbours = graph_neighbours or (GRAPH_NEIGHBOURS if add == "graph" else 0)
     if graph_encoder and not graph_neighbours:
         raise UserFault("--graph-encoder needs --graph-neighbours K, the number of neighbours of each chunk.")
-    if purpose == "bm25" and (not out or encoder or graph_neighbours):
+    if purpose == "bm25" and (not out or encoder or graph_neighbours or search):
         raise UserFault(
-            "--for bm25 makes a new index without vectors: give it with --out, and leave --encoder and the --graph "
-            "options out."
+            "--for bm25 makes a new index without vectors: give it with --out, and leave --encoder, --search and the "
+            "--graph options out."
         )
+    if search and not (out or add in {"encoder", "search"}):
+        raise UserFault("An index keeps its kind of search: change it with `dubito index --add search --search KIND`.")
     if replace and not add_to:
         raise UserFault("--replace needs --add-to DIR, the index that has the documents.")
     if changes and (chunker or (encoder and add != "encoder")):
@@ -149,7 +168,7 @@ def index(
     chunker = chunker or configured.get("chunker", "words:100")
     graph = indexing.GraphOptions(graph_neighbours, graph_encoder or encoder)
     work = (
-        partial(indexing.change_index, target, add, delete or [], encoder, force=force, graph=graph)
+        partial(indexing.change_index, target, add, delete or [], encoder, force=force, graph=graph, search=search)
         if changes
         else partial(
             indexing.build_index,
@@ -157,6 +176,7 @@ def index(
             extends=add_to is not None,
             replace=replace,
             graph=graph,
+            search=search,
         )
     )
     with indexing.only_writer(target, force=force or not out):

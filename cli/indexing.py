@@ -23,6 +23,7 @@ from ..render.sanitize import one_line
 from ..render.screen import console, print_json
 from ..resources.opening import corpus_path
 from ..resources.resources import shared_resources
+from ..retrieval.approximate import FEWEST
 from ..retrieval.chunkers import chunker_for, open_chunker
 from ..retrieval.corpus import read_corpus
 from ..retrieval.index import Index
@@ -117,10 +118,11 @@ async def build_index(
     extends: bool,
     replace: bool,
     graph: GraphOptions,
+    search: str | None,
 ) -> dict[str, Any]:
     """Build an index, or extend the index in `target`; save it and return the figures.
 
-    encoder: empty for an index without vectors.
+    encoder: empty for an index without vectors; search: of a new index, None for `auto`.
     """
     opened = await shared_resources().encoder_named(encoder) if encoder else None
     if graph.neighbours:
@@ -137,21 +139,26 @@ async def build_index(
         index = await Index.build(documents, splitter, opened, bar.embedded, bar.sentences_embedded)
     else:
         index = await before.extended(documents, splitter, bar.embedded, bar.sentences_embedded, replace=replace)
-    figures = await _stored(index, target, before, bar=bar, graph=graph)
+    name = search or (None if extends else "auto")
+    figures = await _stored(index, target, before, bar=bar, graph=graph, search=name)
     return {**figures, "documents_added": len(documents.documents), "next": _ask_command(str(target), encoder)}
 
 
 async def change_index(
     target: Path,
-    add: Literal["encoder", "bm25", "graph"] | None,
+    add: Literal["encoder", "bm25", "graph", "search"] | None,
     delete: Sequence[str],
     encoder: str,
     *,
     bar: IndexingBar,
     force: bool,
     graph: GraphOptions,
+    search: str | None,
 ) -> dict[str, Any]:
-    """Add a part to an index, or delete documents; save it and return the figures. encoder: of vectors to be added."""
+    """Add a part to an index, or delete documents; save it and return the figures.
+
+    encoder: of vectors to be added; search: the kind to be added, None for `auto`.
+    """
     bar.begin("opening the index")
     index = before = await Index.stored(target)
     name = shlex.quote(str(target))
@@ -166,12 +173,15 @@ async def change_index(
             )
         bar.begin("embedding the first chunks")
         index = await before.under(await shared_resources().encoder_named(encoder), bar.embedded)
+    if add == "search" and not before.manifest.encoder:
+        raise UserFault(f"A search compares vectors: add them first, with `dubito index --add encoder {name}`.")
     if delete:
         known = {chunk["doc_id"] for chunk in before.chunks}
         # an id may have a comma, as a title has
         ids = [name for given in delete for name in ([given] if given in known else given.split(","))]
         index = await before.without([name if name in known else name.strip() for name in ids])
-    return await _stored(index, target, before, bar=bar, graph=graph, words=add == "bm25")
+    named = search or ("auto" if add in {"encoder", "search"} else None)
+    return await _stored(index, target, before, bar=bar, graph=graph, search=named, words=add == "bm25")
 
 
 async def _stored(
@@ -181,10 +191,18 @@ async def _stored(
     *,
     bar: IndexingBar,
     graph: GraphOptions,
+    search: str | None,
     words: bool = False,
 ) -> dict[str, Any]:
-    """Save an index with what the cache folder keeps of it, and return the figures. words: prepare BM25."""
+    """Save an index with what the cache folder keeps of it, and return the figures.
+
+    search: None for the kind that the index had before; words: prepare BM25.
+    """
     manifest = index.manifest
+    if manifest.encoder and (index is not before or search):
+        bar.begin("preparing the search")
+        index = await index.searched_by(search or _kept_search(index, before), bar.arranged, before)
+        manifest = index.manifest
     # before saving: if it fails, the same command can be run again
     if words or not manifest.encoder:
         from ..retrieval.bm25 import open_bm25  # noqa: PLC0415 - seldom needed
@@ -210,12 +228,19 @@ async def _stored(
         "dimension": manifest.dimension or None,
         "encoder": manifest.encoder or None,
         "chunker": manifest.chunker,
+        "search": manifest.search.model_dump() if manifest.search else None,
         "graph_neighbours": graph.neighbours,
         "graph_encoder": graph.encoder if graph.neighbours else None,
         "bytes": sum(file.stat().st_size for file in target.iterdir()),  # noqa: ASYNC240 - three files
         "next": _ask_command(str(target), manifest.encoder),
         "problems": list(index.problems),
     }
+
+
+def _kept_search(index: Index, before: Index | None) -> str:
+    """The kind that the index had, or the exact search if too few chunks are left."""
+    known = before and before.manifest.search
+    return known.kind if known and index.manifest.chunks >= FEWEST else "flat"
 
 
 def _ask_command(corpus: str, encoder: str) -> str:
@@ -241,6 +266,10 @@ class IndexingBar(ProgressBar):
     def compared(self, done: int, total: int) -> None:
         """Show the number of chunks whose neighbours are known."""
         self._show_things("comparing", done, total, "chunks")
+
+    def arranged(self, done: int, total: int) -> None:
+        """Show the number of chunks in the structure of an approximate search."""
+        self._show_things("arranging", done, total, "chunks")
 
     def read(self, done: int, total: int) -> None:
         """Show the number of chunks whose words are read."""
@@ -268,6 +297,11 @@ def _show(screen: Console, figures: dict[str, Any]) -> None:
         vectors = f"dimension {figures['dimension']}" if figures["dimension"] else "no vectors"
         facts += [vectors, megabytes(figures["bytes"])]
     screen.print(", ".join([*facts, duration(figures["seconds"])]))
+    if search := figures.get("search"):
+        screen.print(
+            f"Search by {search['kind']} ({search['factory']}, {search['parameter']} {search['value']}): recall@"
+            f"{search['k']} {search['recall']:.3f} against exact search, for {search['queries']} of the chunks."
+        )
     if neighbours := figures.get("graph_neighbours"):
         encoder = shlex.quote(f"graph_encoder={figures['graph_encoder']}")
         screen.print(

@@ -48,8 +48,11 @@ def read_array(file: Path, dtype: str, shape: Sequence[int | None]) -> NDArray[A
     return array
 
 
-_reading = Lock()
+reading = Lock()
 """NumPy parses the header of an array, and Python 3.11 may fail where two threads parse at once."""
+
+UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError)
+"""What reading a damaged array may raise."""
 
 
 def read_derived(cache: Path, manifest: Derived, read: Callable[[Path], T]) -> T:
@@ -58,9 +61,9 @@ def read_derived(cache: Path, manifest: Derived, read: Callable[[Path], T]) -> T
     unusable = UserFault(f"The {manifest.kind} {folder} is missing or damaged: delete that folder.")
     try:
         if content_of(folder / MANIFEST) == manifest.content():
-            with _reading:
+            with reading:
                 return read(folder)
-    except (OSError, ValueError, EOFError, LookupError, TypeError) as fault:
+    except UNREADABLE as fault:
         raise unusable from fault
     raise unusable
 

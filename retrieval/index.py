@@ -1,4 +1,4 @@
-"""An index: the chunks of a corpus, and their vectors in FAISS, searched exactly. One for BM25 alone has no vectors."""
+"""An index: a corpus's chunks and their vectors, searched exactly or approximately. One for BM25 has no vectors."""
 
 import asyncio
 import hashlib
@@ -6,10 +6,10 @@ import json
 import logging
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +17,7 @@ from ..errors import UserFault
 from ..models.interfaces import Encoder, Vectors
 from ..state.records import Chunk
 from ..state.where import Condition
+from .approximate import ApproximateSearch, kind_for
 from .chunkers import SEMANTIC, chunker_for, open_chunker
 from .chunking import Chunker, Progress, batches, embedding_text
 from .corpus import Corpus, read_corpus, shown
@@ -25,14 +26,14 @@ from .index_files import (
     FORMAT,
     HOW_TO_BUILD,
     Manifest,
+    StoredChunks,
     is_index,
-    read_chunks,
     read_index_manifest,
-    read_rows,
+    read_vectors,
     sha256_of,
     write_index,
 )
-from .pool import Pool, at_least_one
+from .pool import Pool, at_least_one, ranked
 from .rechunk import documents_of
 from .restricted import passing_rows
 
@@ -48,12 +49,20 @@ class Index:
     manifest: the index's inputs; problems: the records that were left out when the corpus was read.
     """
 
-    def __init__(self, manifest: Manifest, chunks: Sequence[Chunk], vectors: Any, encoder: Encoder | None) -> None:  # noqa: ANN401
-        """For `build` and `load`. vectors: a faiss.IndexFlatIP with one row per chunk, or None."""
+    def __init__(
+        self,
+        manifest: Manifest,
+        chunks: Sequence[Chunk],
+        vectors: Vectors | None,
+        encoder: Encoder | None,
+        search: ApproximateSearch | None = None,
+    ) -> None:
+        """For `build` and `load`. vectors: [N, d], a row per chunk, or None; search: of these vectors."""
         self.manifest = manifest
         self.problems: tuple[str, ...] = ()
-        self._chunks, self._vectors, self._encoder = chunks, vectors, encoder
-        self._rows = np.zeros((len(chunks), 0), np.float32) if vectors is None else np.asarray(_Memory(vectors))
+        self._chunks, self._encoder, self._search = chunks, encoder, search
+        self._vectors = np.zeros((len(chunks), 0), np.float32) if vectors is None else vectors
+        self._vectors.flags.writeable = False
         self.passing: NDArray[np.int64] | None = None
         """The rows that may be found, ascending; all of them if None."""
 
@@ -77,7 +86,7 @@ class Index:
         vectors = None if encoder is None else await _embedded(chunks, encoder, progress)
         manifest = Manifest(
             encoder="" if encoder is None else encoder.name,
-            dimension=0 if vectors is None else vectors.d,
+            dimension=0 if vectors is None else vectors.shape[1],
             chunker=chunker.name,
             corpus=await asyncio.to_thread(lambda: corpus.fingerprint),
             documents=len(corpus.documents),
@@ -90,7 +99,7 @@ class Index:
 
     async def save(self, folder: str | Path, *, replace: bool = True) -> bool:
         """Write the index to a folder; False if an index is there already and `replace` is false."""
-        contents = self.manifest, self._chunks, self._vectors
+        contents = self.manifest, self._chunks, self._vectors if self.manifest.encoder else None, self._search
         return await asyncio.to_thread(lambda: write_index(_path(folder), *contents, replace=replace))
 
     @classmethod
@@ -102,8 +111,8 @@ class Index:
         path = _path(folder)
         manifest = await asyncio.to_thread(read_index_manifest, path)
         if encoder is None:
-            without = manifest.model_copy(update={"encoder": "", "dimension": 0})
-            return cls(without, await asyncio.to_thread(read_chunks, path, manifest), None, None)
+            without = manifest.model_copy(update={"encoder": "", "dimension": 0, "search": None})
+            return cls(without, await asyncio.to_thread(StoredChunks, path, manifest), None, None)
         if not manifest.encoder:
             option = "" if encoder.name == "embedded" else f"--encoder {shlex.quote(encoder.name)} "
             raise UserFault(
@@ -117,20 +126,23 @@ class Index:
                 f"'{encoder.name}': choose that encoder, or {HOW_TO_BUILD}."
             )
         _check_dimension(f"The index {shown(path)}", manifest, encoder, await encoder.dimension())
-        chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
-        return cls(manifest, chunks, vectors, encoder)
+        return await cls._read(path, manifest, encoder)
+
+    @classmethod
+    async def _read(cls, path: Path, manifest: Manifest, encoder: Encoder | None) -> Self:
+        chunks = await asyncio.to_thread(StoredChunks, path, manifest)
+        vectors, search = await asyncio.to_thread(read_vectors, path, manifest)
+        return cls(manifest, chunks, vectors, encoder, search)
 
     @classmethod
     async def stored(cls, folder: str | Path) -> Self:
         """A saved index to be changed and not searched: its encoder is not opened."""
         path = _path(folder)
-        manifest = await asyncio.to_thread(read_index_manifest, path)
-        chunks, vectors = await asyncio.to_thread(read_rows, path, manifest)
-        return cls(manifest, chunks, vectors, None)
+        return await cls._read(path, await asyncio.to_thread(read_index_manifest, path), None)
 
     def restricted(self, condition: Condition) -> Self:
         """The same index, in which only the chunks that pass are found; `UserFault` if none does."""
-        index = type(self)(self.manifest, self._chunks, self._vectors, self._encoder)
+        index = type(self)(self.manifest, self._chunks, self._vectors, self._encoder, self._search)
         index.problems, index.passing = self.problems, passing_rows(self._chunks, condition)
         return index
 
@@ -141,14 +153,33 @@ class Index:
 
     @property
     def vectors(self) -> Vectors:
-        """The chunks' vectors in row order, [N, d], L2-normalised: FAISS's own memory, read-only."""
-        return self._rows
+        """The chunks' vectors in row order, [N, d], L2-normalised, read-only; of a saved index memory-mapped."""
+        return self._vectors
 
     async def under(self, encoder: Encoder, progress: Progress | None = None) -> Self:
         """The same chunks embedded by another encoder; progress: gets the number of embedded chunks."""
         vectors = await _embedded(self._chunks, encoder, progress)
-        manifest = self.manifest.model_copy(update={"encoder": encoder.name, "dimension": vectors.d})
-        return type(self)(manifest, self._chunks, vectors, encoder)
+        changed = {"encoder": encoder.name, "dimension": vectors.shape[1], "search": None}
+        return type(self)(self.manifest.model_copy(update=changed), self._chunks, vectors, encoder)
+
+    async def searched_by(self, name: str, progress: Progress | None = None, before: Self | None = None) -> Self:
+        """The same index with another kind of search: flat (exact), hnsw, ivf, ivf_pq, or auto (see `kind_for`).
+
+        progress: gets the number of chunks in the search's structure. before: an index whose structure of that kind is
+        extended, if this index begins with its vectors. `UserFault` for an unknown name and for too few chunks.
+        """
+        kind, search = kind_for(name, self.manifest.chunks), None
+        if kind is not None:
+            build = partial(ApproximateSearch.build, kind, self._vectors)
+            if before is not None and before._search is not None and before._search.manifest.kind == kind:
+                begins = self._vectors[: len(before._vectors)]
+                if await asyncio.to_thread(np.array_equal, begins, before._vectors):
+                    build = partial(before._search.grown, self._vectors)
+            search = await asyncio.to_thread(build, progress)
+        manifest = self.manifest.model_copy(update={"search": search and search.manifest})
+        index = type(self)(manifest, self._chunks, self._vectors, self._encoder, search)
+        index.problems = self.problems
+        return index
 
     async def extended(
         self,
@@ -161,8 +192,9 @@ class Index:
     ) -> Self:
         """An index of this index's chunks, followed by the chunks of another corpus.
 
-        progress, comparing: see `build`; for the new chunks. replace: leave out this index's documents whose ids are in
-        the other corpus. `UserFault` for such ids without it, for another chunker, and for a corpus without chunks.
+        progress, comparing: see `build`; for the new chunks. The search of the result is exact: see `searched_by`.
+        replace: leave out this index's documents whose ids are in the other corpus. `UserFault` for such ids without
+        it, for another chunker, and for a corpus without chunks.
         """
         if chunker.name != self.manifest.chunker:
             raise UserFault(
@@ -177,12 +209,9 @@ class Index:
             )
         new = await self.build(corpus, chunker, self._encoder, progress, comparing)
         old = await self._without(set(repeated)) if repeated else self
-        vectors = None if self._vectors is None else faiss.IndexFlatIP(self.manifest.dimension)
-        for part in (old, new) if vectors is not None else ():
-            await asyncio.to_thread(_add, vectors, part._rows, len(part._chunks), self.manifest.encoder)
         index = await self._changed(
             [*old._chunks, *new._chunks],
-            vectors,
+            await asyncio.to_thread(np.concatenate, [old._vectors, new._vectors]),
             old.manifest.documents + new.manifest.documents,
             [old.manifest.corpus, new.manifest.corpus],
         )
@@ -192,6 +221,7 @@ class Index:
     async def without(self, ids: Collection[str]) -> Self:
         """An index without the documents of these ids; the others keep their vectors and their order.
 
+        The search is exact: see `searched_by`.
         `UserFault` for ids that the index does not have, and if no document would be left.
         """
         known = {chunk["doc_id"] for chunk in self._chunks}
@@ -205,21 +235,21 @@ class Index:
 
     async def _without(self, ids: set[str]) -> Self:
         kept = [row for row, chunk in enumerate(self._chunks) if chunk["doc_id"] not in ids]
-        vectors = None
-        if self._vectors is not None:
-            vectors = faiss.IndexFlatIP(self.manifest.dimension)
-            await asyncio.to_thread(lambda: _add(vectors, self._rows[kept], len(kept), self.manifest.encoder))
+        vectors = await asyncio.to_thread(lambda: self._vectors[kept])
         chunks = [self._chunks[row] for row in kept]
         made_from = [self.manifest.corpus, "without", *sorted(ids)]
         return await self._changed(chunks, vectors, self.manifest.documents - len(ids), made_from)
 
-    async def _changed(self, chunks: Sequence[Chunk], vectors: Any, documents: int, made_from: Sequence[str]) -> Self:  # noqa: ANN401
+    async def _changed(
+        self, chunks: Sequence[Chunk], vectors: Vectors, documents: int, made_from: Sequence[str]
+    ) -> Self:
         manifest = self.manifest.model_copy(
             update={
                 "corpus": hashlib.sha256(json.dumps(made_from).encode()).hexdigest(),
                 "documents": documents,
                 "chunks": len(chunks),
                 "chunks_sha256": await asyncio.to_thread(sha256_of, chunks),
+                "search": None,
             }
         )
         return type(self)(manifest, chunks, vectors, self._encoder)
@@ -230,16 +260,16 @@ class Index:
         return await asyncio.to_thread(self._nearest, question, n)
 
     async def pool(self, query: str, top_n: int | None) -> Pool:
-        """See `Retriever.pool`; for None the vectors are FAISS's own memory, not a copy."""
+        """See `Retriever.pool`; for None the vectors are the index's own, not a copy."""
         question = await self._question(query)
-        whole = Pool(question, self._rows, self._chunk, self.problems)
+        whole = Pool(question, self._vectors, self._chunk, self.problems)
         if top_n is None:
             return whole if self.passing is None else whole.of(self.passing)
         return whole.of((await asyncio.to_thread(self._nearest, question, at_least_one(top_n))).rows)
 
     async def pool_of(self, query: str, rows: NDArray[np.int64]) -> Pool:
         """The pool of these rows, in this order."""
-        return Pool(await self._question(query), self._rows, self._chunk, self.problems).of(rows)
+        return Pool(await self._question(query), self._vectors, self._chunk, self.problems).of(rows)
 
     async def _question(self, query: str) -> Vectors:
         if self._encoder is None:
@@ -252,22 +282,14 @@ class Index:
         return self._chunks[row].copy()
 
     def _nearest(self, question: Vectors, count: int) -> Ranking:
-        """At most `count` rows by falling similarity, equals by row, and their similarities.
+        """At most `count` rows by falling cosine, equals by row, and their cosines.
 
-        If rows are equally near at the cut, FAISS returns any of them; then all rows at least as near are fetched.
+        Where only some rows may be found, or the approximate search finds too few, the search is exact.
         """
-        passing: Any = None
-        if self.passing is not None:
-            selected: Any = faiss.SearchParameters
-            passing = selected(sel=faiss.IDSelectorBatch(self.passing))
-        most = len(self._chunks if self.passing is None else self.passing)
-        scores, rows = self._vectors.search(question[None], min(count + 1, most), params=passing)
-        scores, rows = scores[0], rows[0]
-        if len(rows) > count and scores[count] == scores[count - 1]:
-            below = float(np.nextafter(scores[count], np.float32(-np.inf)))
-            _, scores, rows = self._vectors.range_search(question[None], below, params=passing)
-        order = np.lexsort((rows, -scores))[:count]
-        return Ranking(rows[order], scores[order])
+        among = self.passing
+        if among is None and self._search is not None:
+            among = self._search.candidates(question, count)
+        return ranked(self._vectors, question, count, among)
 
 
 async def cached_index(
@@ -368,33 +390,18 @@ def _path(path: str | Path) -> Path:
     return Path(path).expanduser()
 
 
-class _Memory:
-    """A flat index's rows for NumPy, [n, d], read-only; arrays over them keep the index alive."""
-
-    def __init__(self, vectors: Any) -> None:  # noqa: ANN401 - faiss has no types
-        self._vectors = vectors
-        flat = faiss.rev_swig_ptr(vectors.get_xb(), vectors.ntotal * vectors.d)
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (vectors.ntotal, vectors.d),
-            "typestr": flat.dtype.str,
-            "data": (flat.ctypes.data, True),
-        }
-
-
-async def _embedded(chunks: Sequence[Chunk], encoder: Encoder, progress: Progress | None) -> Any:  # noqa: ANN401
-    """The chunks' vectors as a faiss.IndexFlatIP, embedded with their titles a batch at a time."""
-    vectors = faiss.IndexFlatIP(await encoder.dimension())
+async def _embedded(chunks: Sequence[Chunk], encoder: Encoder, progress: Progress | None) -> Vectors:
+    """The chunks' vectors [N, d], embedded with their titles a batch at a time."""
+    dimension = await encoder.dimension()
+    vectors = np.empty((len(chunks), dimension), np.float32)
+    done = 0
     for batch in batches(chunks, BATCH, progress):
         rows = await encoder.embed([embedding_text(chunk) for chunk in batch])
-        await asyncio.to_thread(_add, vectors, rows, len(batch), encoder.name)
+        if rows.shape != (len(batch), dimension):
+            raise UserFault(
+                f"The encoder '{encoder.name}' gave vectors of shape {rows.shape} for {len(batch)} texts: expected "
+                f"{dimension} numbers each."
+            )
+        vectors[done : done + len(batch)] = rows
+        done += len(batch)
     return vectors
-
-
-def _add(vectors: Any, rows: Vectors, count: int, encoder: str) -> None:  # noqa: ANN401 - faiss has no types
-    if rows.shape != (count, vectors.d):
-        raise UserFault(
-            f"The encoder '{encoder}' gave vectors of shape {rows.shape} for {count} texts: expected "
-            f"{vectors.d} numbers each."
-        )
-    vectors.add(np.ascontiguousarray(rows, dtype=np.float32))

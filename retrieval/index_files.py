@@ -1,6 +1,8 @@
-"""An index on disk: `vectors.faiss`, `chunks.jsonl` (one chunk a line, in vector order) and `manifest.json`.
+"""An index on disk: its chunks, their vectors and `manifest.json`. All but the manifest is read memory-mapped.
 
-An index for BM25 alone has no `vectors.faiss`.
+`chunks.jsonl`: one chunk a line; `line_ends.npy`: int64 [N], the offset behind each line; `vectors.npy`: float32
+[N, d], a row per chunk in the same order; `search.faiss`: the structure of an approximate search. An index for BM25
+alone has no vectors, and an index with an exact search no structure.
 """
 
 import hashlib
@@ -8,27 +10,28 @@ import json
 from collections.abc import Iterable, Sequence
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, Self, cast, overload
+from typing import cast, overload
 
-import faiss
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from ..errors import UserFault
 from ..json_files import BrokenJson, content_of, open_file, parsed
+from ..models.interfaces import Vectors
 from ..state.records import Chunk
+from .approximate import ApproximateSearch, SearchManifest
 from .corpus import shown
+from .derived_files import UNREADABLE, read_array, reading
 from .saved_folder import MANIFEST, FolderManifest, write_folder
 
-KIND, FORMAT = "index", 1
-VECTORS, CHUNKS = "vectors.faiss", "chunks.jsonl"
+KIND, FORMAT = "index", 2
+CHUNKS, ENDS, VECTORS, SEARCH = "chunks.jsonl", "line_ends.npy", "vectors.npy", "search.faiss"
 
 KEYS = ("id", "doc_id", "title", "text")
 """The keys that every chunk has."""
 
-SCANNED = 2**20
-"""Bytes of the chunks file that are searched for line ends together."""
+HASHED = 2**27
+"""The most bytes of a chunks file that are hashed when it is opened; of a larger file the length is compared."""
 
 HOW_TO_BUILD = "build it again with `dubito index`, or in Python with `Index.build`"
 """The advice in a sentence about a folder that cannot be used."""
@@ -38,7 +41,7 @@ class Manifest(FolderManifest):
     """The inputs that an index was made from.
 
     encoder, dimension: of the vectors; empty and 0 without vectors; corpus: the corpus's fingerprint; documents,
-    chunks: their numbers; chunks_sha256: the hash of the chunks file.
+    chunks: their numbers; chunks_sha256: the hash of the chunks file; search: the approximate search, None for exact.
     """
 
     kind: str = KIND
@@ -50,6 +53,7 @@ class Manifest(FolderManifest):
     documents: int
     chunks: int
     chunks_sha256: str
+    search: SearchManifest | None = None
 
 
 def is_index(folder: Path) -> bool:
@@ -69,40 +73,34 @@ def _line(chunk: Chunk) -> bytes:
     return json.dumps(chunk, ensure_ascii=False).encode() + b"\n"
 
 
-def write_index(folder: Path, manifest: Manifest, chunks: Iterable[Chunk], vectors: Any, *, replace: bool) -> bool:  # noqa: ANN401
-    """Write an index; False if an index is there already and is not to be replaced. vectors: None for an index without.
+def write_index(
+    folder: Path,
+    manifest: Manifest,
+    chunks: Iterable[Chunk],
+    vectors: Vectors | None,
+    search: ApproximateSearch | None,
+    *,
+    replace: bool,
+) -> bool:
+    """Write an index; False if an index is there already and is not to be replaced.
 
-    `UserFault` if the folder holds anything but an index, or cannot be written to.
+    vectors: a row per chunk, None for an index without; search: of `manifest.search`. `UserFault` if the folder holds
+    anything but an index, or cannot be written to.
     """
 
     def fill(target: Path) -> None:
         if vectors is not None:
-            _write_vectors(vectors, target / VECTORS)
+            np.save(target / VECTORS, vectors, allow_pickle=False)
+        if search is not None:
+            search.write(target / SEARCH)
         with (target / CHUNKS).open("wb") as file:
-            file.writelines(_line(chunk) for chunk in chunks)
+            lengths = np.fromiter((file.write(_line(chunk)) for chunk in chunks), np.int64)
+        np.save(target / ENDS, np.cumsum(lengths), allow_pickle=False)
 
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not (is_free or is_index(folder)):
         raise UserFault(f"{shown(folder)} exists and is not an index: give a folder that is new or empty.")
     return write_folder(folder, manifest, fill, replace=replace)
-
-
-def _write_vectors(vectors: Any, path: Path) -> None:  # noqa: ANN401 - faiss has no types
-    """Write the vectors; `OSError` if the disk is full, which FAISS by itself tells in words of C++."""
-    faults: list[OSError] = []
-    with path.open("wb") as file:
-
-        def write(part: bytes) -> None:
-            try:
-                file.write(part)
-            except OSError as fault:
-                faults.append(fault)
-                raise
-
-        try:
-            faiss.write_index(vectors, faiss.PyCallbackIOWriter(write))  # type: ignore[attr-defined]
-        except RuntimeError as fault:
-            raise (faults or [OSError(0, "FAISS cannot write the vectors")])[0] from fault
 
 
 def read_index_manifest(folder: Path) -> Manifest:
@@ -131,15 +129,22 @@ def read_index_manifest(folder: Path) -> Manifest:
 class StoredChunks(Sequence[Chunk]):
     """The chunks of an index folder. The file is memory-mapped, and a chunk is parsed when it is asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        """`UserFault` if there is no chunks file."""
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        """`UserFault` if the files are missing, or are not those of the manifest."""
         self._folder = folder
         try:
-            with open_file(folder / CHUNKS) as file:
+            with open_file(folder / CHUNKS) as file, reading:
                 self._lines = mmap(file.fileno(), 0, access=ACCESS_READ)
-        except (OSError, ValueError) as fault:  # an empty file cannot be mapped
-            raise _damaged(folder) from fault
-        self._ends = _line_ends(self._lines)
+                self._ends = np.asarray(read_array(folder / ENDS, "int64", [manifest.chunks]))
+        except UNREADABLE as fault:  # an empty file cannot be mapped
+            raise damaged(folder) from fault
+        if self._ends[-1] != len(self._lines) or (
+            len(self._lines) <= HASHED and hashlib.sha256(self._lines).hexdigest() != manifest.chunks_sha256
+        ):
+            raise UserFault(
+                f"{shown(folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its texts: "
+                f"{HOW_TO_BUILD}."
+            )
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -152,62 +157,33 @@ class StoredChunks(Sequence[Chunk]):
         if isinstance(place, slice):
             return [self[row] for row in range(len(self))[place]]
         row = range(len(self))[place]
-        start = int(self._ends[row - 1]) + 1 if row else 0
+        start = self._ends[row - 1] if row else 0
         try:
             chunk = parsed(self._lines[start : self._ends[row]])
         except BrokenJson as fault:
-            raise _damaged(self._folder) from fault
+            raise damaged(self._folder) from fault
         if not _is_chunk(chunk):
-            raise _damaged(self._folder)
+            raise damaged(self._folder)
         return cast("Chunk", chunk)
 
-    def checked(self, manifest: Manifest) -> Self:
-        """These chunks; `UserFault` if they are not those of the manifest."""
-        if hashlib.sha256(self._lines).hexdigest() != manifest.chunks_sha256:
-            raise UserFault(
-                f"{shown(self._folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its "
-                f"texts: {HOW_TO_BUILD}."
-            )
-        return self
 
-
-def _line_ends(lines: mmap) -> NDArray[np.int64]:
-    ends = []
-    with memoryview(lines) as content:
-        for start in range(0, len(content), SCANNED):
-            part = np.frombuffer(content[start : start + SCANNED], np.uint8)
-            ends.append(start + np.flatnonzero(part == ord("\n")))
-            del part  # a view that is alive keeps the map open
-    return np.concatenate(ends)
-
-
-def read_rows(folder: Path, manifest: Manifest) -> tuple[Sequence[Chunk], Any]:
-    """The chunks and the faiss.IndexFlatIP, None without one; `UserFault` if they do not agree with the manifest."""
+def read_vectors(folder: Path, manifest: Manifest) -> tuple[Vectors | None, ApproximateSearch | None]:
+    """The vectors and the approximate search, None without; `UserFault` if they do not agree with the manifest."""
     if not manifest.encoder:
-        return read_chunks(folder, manifest), None
-    chunks = StoredChunks(folder)
+        return None, None
     try:
-        with open_file(folder / VECTORS):  # FAISS would wait for a pipe
-            vectors = faiss.read_index(str(folder / VECTORS))
-    except (OSError, RuntimeError, MemoryError) as fault:
-        raise _damaged(folder) from fault
-    if not isinstance(vectors, faiss.Index):  # FAISS reads a null index as None
-        raise _damaged(folder)
-    flat = isinstance(vectors, faiss.IndexFlat) and vectors.metric_type == faiss.METRIC_INNER_PRODUCT
-    if not flat or vectors.d != manifest.dimension or not vectors.ntotal == len(chunks) == manifest.chunks:
-        raise UserFault(
-            f"The index {shown(folder)} has {vectors.ntotal} vectors of length {vectors.d} and {len(chunks)} chunks "
-            f"where its manifest says {manifest.chunks} of length {manifest.dimension}: {HOW_TO_BUILD}."
-        )
-    return chunks.checked(manifest), vectors
+        with reading:
+            mapped = read_array(folder / VECTORS, "float32", [manifest.chunks, manifest.dimension])
+        vectors: Vectors = np.asarray(mapped)  # a plain array over the map: its rows are read several times faster
+        if manifest.search is None:
+            return vectors, None
+        return vectors, ApproximateSearch.read(folder / SEARCH, manifest.search, vectors)
+    except UNREADABLE as fault:
+        raise damaged(folder) from fault
 
 
-def read_chunks(folder: Path, manifest: Manifest) -> Sequence[Chunk]:
-    """The chunks alone; `UserFault` if they do not agree with the manifest."""
-    return StoredChunks(folder).checked(manifest)
-
-
-def _damaged(folder: Path) -> UserFault:
+def damaged(folder: Path) -> UserFault:
+    """The fault of an index whose files cannot be read."""
     return UserFault(f"The files of the index {shown(folder)} are missing or damaged: {HOW_TO_BUILD}.")
 
 

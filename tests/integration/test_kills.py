@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from dubito.cli import app
 from dubito.errors import UserFault
-from dubito.retrieval.index_files import read_index_manifest, read_rows
+from dubito.retrieval.index_files import StoredChunks, read_index_manifest
 from dubito.tests.json_lines import write_lines
 from dubito.tests.killed import killed
 from dubito.tests.stub_server import Stub, serving
@@ -93,13 +93,13 @@ def test_an_index_that_was_killed_ten_times_is_that_of_an_unbroken_run(stub: Stu
     lines = [{"id": str(n), "title": f"T{n}", "text": f"{'word ' * (n % 7)}{n}"} for n in range(600)]
     write_lines(corpus, lines)
     command = ["index", corpus, "--encoder", f"openai:{stub.url}#emb", "--out"]
-    holds = ["index_files._write_vectors", "saved_folder._put_in_place"]
+    holds = ["numpy.save", "dubito.retrieval.saved_folder._put_in_place"]
     for kill in range(10):
         sent, held = len(stub.requests), tmp_path / f"held {kill}"
         if kill < 8:
             killed([*command, folder], lambda least=sent + kill % 4: len(stub.requests) > least)  # type: ignore[misc]
         else:
-            hold = f"dubito.retrieval.{holds[kill - 8]} {held}"
+            hold = f"{holds[kill - 8]} {held}"
             killed([*command, folder], held.exists, hold)
             stub.requests.clear()
         with pytest.raises(UserFault, match="is not an index"):
@@ -107,7 +107,7 @@ def test_an_index_that_was_killed_ten_times_is_that_of_an_unbroken_run(stub: Stu
     stub.seconds = 0
     dubito(*command, folder)
     dubito(*command, whole)
-    assert len(read_rows(folder, read_index_manifest(folder))[0]) == 600
+    assert len(StoredChunks(folder, read_index_manifest(folder))) == 600
     for file in sorted(whole.iterdir()):
         assert (folder / file.name).read_bytes() == file.read_bytes(), file.name
 
@@ -115,7 +115,7 @@ def test_an_index_that_was_killed_ten_times_is_that_of_an_unbroken_run(stub: Stu
 @pytest.mark.parametrize(
     "hold",
     [
-        "dubito.retrieval.index_files._write_vectors",
+        "numpy.save",
         "dubito.retrieval.saved_folder._put_in_place",
         "dubito.retrieval.saved_folder._exchanged",
         "shutil.rmtree",
@@ -138,11 +138,11 @@ def test_a_change_that_is_killed_leaves_the_old_index_or_the_new_one(
     held = tmp_path / "held"
     killed(command, held.exists, f"{hold} {held}")
     left = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert len(read_rows(folder, read_index_manifest(folder))[0]) in {40, 50, 10}
+    assert len(StoredChunks(folder, read_index_manifest(folder))) in {40, 50, 10}
     assert (left == old) is (hold != "shutil.rmtree")
     if left == old:
         dubito(*command)
-    assert len(read_rows(folder, read_index_manifest(folder))[0]) == (50 if change == "add" else 10)
+    assert len(StoredChunks(folder, read_index_manifest(folder))) == (50 if change == "add" else 10)
     dubito("index", "--delete", "35", folder)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 

@@ -171,9 +171,9 @@ def test_new_documents_are_added_and_only_they_are_embedded(tmp_path: Path, enco
     assert len(encoder.embedded) == 6
     dubito("index", file_of(tmp_path, "c.jsonl", range(11)), "--out", str(whole), "--chunker", "words:1")
     added, anew = content(out), content(whole)
-    assert added.keys() == anew.keys() == {"chunks.jsonl", "manifest.json", "vectors.faiss"}
+    assert added.keys() == anew.keys() == {"chunks.jsonl", "line_ends.npy", "manifest.json", "vectors.npy"}
     assert added["chunks.jsonl"] == anew["chunks.jsonl"]
-    assert added["vectors.faiss"] == anew["vectors.faiss"]
+    assert added["vectors.npy"] == anew["vectors.npy"]
     one, other = json.loads(added["manifest.json"]), json.loads(anew["manifest.json"])
     assert one.pop("corpus") != other.pop("corpus")  # of the corpora it grew from
     assert one == other
@@ -321,7 +321,7 @@ def test_documents_are_deleted_and_the_others_stay_as_they_were(tmp_path: Path, 
     assert encoder.embedded == []
     deleted, anew = content(out), content(left)
     assert deleted["chunks.jsonl"] == anew["chunks.jsonl"]
-    assert deleted["vectors.faiss"] == anew["vectors.faiss"]
+    assert deleted["vectors.npy"] == anew["vectors.npy"]
     said = json.loads(dubito("ask", "bbbb", "--graph", "vanilla_rag", "--corpus", str(out), "--json").stdout)
     assert "d1" not in {chunk["doc_id"] for chunk in said["evidence"]}
 
@@ -381,7 +381,7 @@ def test_an_index_for_bm25_embeds_nothing_and_takes_vectors_later(tmp_path: Path
     figures, following = done.stdout.splitlines()
     assert re.fullmatch(r"6 documents, 6 chunks \(words:100\), no vectors, \S+ [kM]B, \d+\.\d s", figures)
     assert following == f'Now: dubito ask "..." --corpus {out} --graph vanilla_rag --set first_stage=bm25'
-    assert content(out).keys() == {"chunks.jsonl", "manifest.json"}
+    assert content(out).keys() == {"chunks.jsonl", "line_ends.npy", "manifest.json"}
     by_words = ["--graph", "vanilla_rag", "--corpus", str(out), "--set", "first_stage=bm25", "--json"]
     answered = json.loads(dubito("ask", "dddd", *by_words).stdout)
     assert [chunk["doc_id"] for chunk in answered["evidence"]] == ["d3"]
@@ -398,7 +398,7 @@ def test_an_index_for_bm25_embeds_nothing_and_takes_vectors_later(tmp_path: Path
     assert [chunk["id"] for chunk in chunks_of(out)] == ids
     dubito("index", file_of(tmp_path, "c.jsonl", range(7)), "--out", str(whole))
     assert content(out)["chunks.jsonl"] == content(whole)["chunks.jsonl"]
-    assert content(out)["vectors.faiss"] == content(whole)["vectors.faiss"]
+    assert content(out)["vectors.npy"] == content(whole)["vectors.npy"]
     said = dubito("ask", "dddd", "--graph", "vanilla_rag", "--corpus", str(out), "--json")
     assert json.loads(said.stdout)["evidence"][0]["doc_id"] == "d3"
 
@@ -436,6 +436,12 @@ def test_a_graph_and_the_words_are_added_later(
         ["CORPUS", "--out", "NEW", "--for", "bm25", "--graph-neighbours", "2"],
         ["CORPUS", "--out", "NEW", "--for", "bm25", "--chunker", "tokens:64/0"],
         ["CORPUS", "--out", "NEW", "--for", "bm25", "--chunker", "semantic:0.6/512"],
+        ["CORPUS", "--out", "NEW", "--for", "bm25", "--search", "flat"],
+        ["CORPUS", "--out", "NEW", "--search", "hsnw"],
+        ["CORPUS", "--out", "NEW", "--search", "hnsw"],
+        ["CORPUS", "--add-to", "INDEX", "--search", "hnsw"],
+        ["INDEX", "--delete", "d0", "--search", "flat"],
+        ["WORDS", "--add", "search"],
         ["CORPUS", "--out", "NEW", "--replace"],
         ["CORPUS", "--add-to", "INDEX", "--for", "bm25"],
         ["INDEX", "--delete", "d0", "--add", "bm25"],
@@ -452,8 +458,10 @@ def test_options_that_do_not_fit_together_are_refused_in_a_sentence(
         "CORPUS": file_of(tmp_path, "a.jsonl", range(2)),
         "INDEX": str(tmp_path / "i"),
         "NEW": str(tmp_path / "n"),
+        "WORDS": str(tmp_path / "w"),
     }
     dubito("index", places["CORPUS"], "--out", places["INDEX"])
+    dubito("index", places["CORPUS"], "--out", places["WORDS"], "--for", "bm25")
     before = content(tmp_path / "i")
     refused = dubito("index", *(places.get(one, one) for one in arguments))
     assert refused.exit_code == 2
@@ -462,6 +470,41 @@ def test_options_that_do_not_fit_together_are_refused_in_a_sentence(
     assert content(tmp_path / "i") == before
     assert not (tmp_path / "n").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def many(folder: Path, name: str, numbers: Sequence[int]) -> str:
+    return str(write_lines(folder / name, [{"id": f"d{i}", "text": f"text {i} {i * i}"} for i in numbers]))
+
+
+def test_a_kind_of_search_is_built_shown_changed_and_kept(tmp_path: Path, encoder: LetterEncoder) -> None:
+    out = tmp_path / "index"
+    done = dubito("index", many(tmp_path, "a.jsonl", range(1100)), "--out", str(out), "--search", "ivf")
+    assert (done.exit_code, done.stderr) == (0, "")
+    told = re.search(
+        r"Search by ivf \(IVF28,SQ8, nprobe \d+\): recall@10 (\d\.\d{3}) against exact search, for 200 of the chunks\.",
+        " ".join(done.stdout.split()),
+    )
+    assert told is not None
+    about = json.loads((out / "manifest.json").read_text())["search"]
+    assert float(told[1]) == pytest.approx(about["recall"], abs=5e-4)
+    said = dubito("ask", "text 700 490000", "--graph", "vanilla_rag", "--corpus", str(out), "--json")
+    assert json.loads(said.stdout)["evidence"][0]["doc_id"] == "d700"
+    encoder.embedded.clear()
+    changed = dubito("index", "--add", "search", str(out), "--search", "hnsw", "--json")
+    assert (changed.exit_code, json.loads(changed.stdout)["search"]["kind"]) == (0, "hnsw")
+    assert encoder.embedded == []
+    new = str(write_lines(tmp_path / "b.jsonl", [{"id": "new", "text": "text 77777777"}]))
+    added = dubito("index", new, "--add-to", str(out), "--json")
+    assert (json.loads(added.stdout)["search"]["kind"], len(encoder.embedded)) == ("hnsw", 1)
+    opened = run_in_background(Index.load(out, encoder))
+    assert run_in_background(opened.rank("text 77777777", 1)).rows.tolist() == [1100]
+    deleted = dubito("index", "--delete", ",".join(f"d{i}" for i in range(500)), str(out), "--json")
+    assert json.loads(deleted.stdout)["search"] is None  # too few are left
+    assert content(out).keys() == {"chunks.jsonl", "line_ends.npy", "manifest.json", "vectors.npy"}
+    refused = dubito("index", "--add", "search", str(out), "--search", "ivf_pq")
+    assert refused.exit_code == 2
+    assert "needs at least 1,000 chunks and the index has 601" in " ".join(refused.stderr.split())
+    assert dubito("index", "--add", "search", str(out)).exit_code == 0  # auto: exact
 
 
 def test_of_two_writers_the_second_is_refused(tmp_path: Path, encoder: LetterEncoder) -> None:

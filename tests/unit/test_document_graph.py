@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pytest
 from blockbuster import blockbuster_ctx
@@ -52,8 +51,6 @@ def index_of(rows: Sequence[Sequence[float]] | Vectors, encoder: str = "table") 
     """An index whose chunk i is `c{i}` and has row i as its vector."""
     table = np.array(rows, dtype=np.float32)
     chunks: list[Chunk] = [{"id": f"c{i}", "doc_id": f"c{i}", "title": "", "text": str(i)} for i in range(len(table))]
-    vectors = faiss.IndexFlatIP(table.shape[1])
-    vectors.add(table)
     manifest = Manifest(
         encoder=encoder,
         dimension=table.shape[1],
@@ -63,7 +60,7 @@ def index_of(rows: Sequence[Sequence[float]] | Vectors, encoder: str = "table") 
         chunks=len(chunks),
         chunks_sha256=sha256_of(chunks),
     )
-    return Index(manifest, chunks, vectors, NoEncoder(encoder, table))
+    return Index(manifest, chunks, table, NoEncoder(encoder, table))
 
 
 def graph_of(index: Index, k: int) -> DocumentGraph:

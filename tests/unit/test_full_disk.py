@@ -14,10 +14,12 @@ from dubito.errors import UserFault
 from dubito.models.disk_cache import DiskCache
 from dubito.models.embedding_cache import CachedEncoder
 from dubito.resources.call_cache import CallMemory
+from dubito.retrieval.approximate import ApproximateSearch, Kind
 from dubito.retrieval.chunking import WordWindows
 from dubito.retrieval.corpus import Corpus, Document
 from dubito.retrieval.derived_files import Derived, get_or_build, read_array
 from dubito.retrieval.index import Index, cached_index
+from dubito.retrieval.saved_folder import write_folder
 from dubito.tests.json_lines import write_lines
 from dubito.tests.recorded import vanilla_run
 from dubito.tests.scripted import ScriptedEncoder
@@ -26,6 +28,7 @@ from dubito.traces.recording import read
 from dubito.traces.writer import Trace
 
 ROOM = 2000
+MATRIX = Derived(kind="matrix", format=1, chunks=3, chunks_sha256="x")
 
 
 @pytest.fixture
@@ -59,9 +62,19 @@ def test_a_run_goes_on_when_its_trace_cannot_be_written(tmp_path: Path, full: No
 async def test_an_index_that_cannot_be_saved_is_told_without_words_of_c(tmp_path: Path, full: None):
     documents = tuple(Document(str(n), "", f"word {n}") for n in range(40))
     index = await Index.build(Corpus(documents), WordWindows(100), ScriptedEncoder())
-    with pytest.raises(UserFault, match=r"^The index cannot be written to [^ ]*: File too large\.$"):
+    with pytest.raises(UserFault, match=r"^The index cannot be written to [^ ]*: the disk may be full\.$"):
         await index.save(tmp_path / "x.index")
     assert not list(tmp_path.iterdir())  # noqa: ASYNC240 - a test
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf", "ivf_pq"])
+def test_so_is_a_structure_of_its_search(tmp_path: Path, kind: Kind, request: pytest.FixtureRequest):
+    rows = np.random.default_rng(0).standard_normal((1000, 8)).astype(np.float32)
+    search = ApproximateSearch.build(kind, rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    request.getfixturevalue("full")
+    with pytest.raises(UserFault, match=r"^The matrix cannot be written to [^ ]*: (File too large|the disk may be full)\.$"):
+        write_folder(tmp_path / "x", MATRIX, lambda folder: search.write(folder / "search.faiss"), replace=False)
+    assert not list(tmp_path.iterdir())
 
 
 async def test_an_index_that_the_cache_has_no_room_for_is_used(

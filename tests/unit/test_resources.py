@@ -132,5 +132,5 @@ async def test_a_folder_keeps_what_is_computed_from_it_if_it_has_a_place_for_it(
     (notes / "a.txt").write_text("The bridge has a place of its own.")
     assert await use(Resources(encoder=ScriptedEncoder())) == before
     kept = {file.name for file in (notes / OWN_CACHE).rglob("*") if file.is_file()}
-    assert {"chunks.jsonl", "vectors.faiss"} <= kept
+    assert {"chunks.jsonl", "vectors.npy"} <= kept
     assert len(list((notes / OWN_CACHE / "derived").iterdir())) == 2  # the search by words and the graph
