@@ -41,7 +41,8 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && ln -s "$(CURDIR)" "$$folder/dubito" && \
 	$(BIN)/python -m dubito.tests.documented "$$folder/pages" && cd "$$folder" && \
-	"$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(abspath $(VENV))/mypy" dubito pages
+	"$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(abspath $(VENV))/mypy" dubito pages && \
+	"$(abspath $(BIN))/pyright" --pythonpath "$(abspath $(BIN))/python" pages
 
 floors: $(VENV)/.dev
 	$(BIN)/lint-imports

@@ -306,6 +306,11 @@ def test_the_schemas_of_every_exported_graph_are_there(name: str) -> None:
     assert graph.get_context_jsonschema() is not None
 
 
+@pytest.mark.parametrize("name", EXPORTED)
+def test_type_checkers_know_that_an_output_has_all_its_keys(name: str) -> None:
+    assert exported(name).builder.output_schema.__optional_keys__ == frozenset()
+
+
 FIRST_FIVE = {
     "cot": ["llm", "max_steps", "max_step_tokens", "preset", "max_answer_tokens"],
     "dense": ["corpus", "llm", "k", "dse_threshold", "task"],
