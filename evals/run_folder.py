@@ -210,7 +210,7 @@ def begin(
     for name, questions in zip(names, drawn, strict=True):
         if corpus is not None and not all(question.documents for question in questions):
             raise UserFault(
-                f"Some questions of {name} have no paragraphs, so no corpus can be made from them: name a corpus."
+                f"{name} has questions without paragraphs, so no corpus can be made from it: name one (--corpus)."
             )
     about = {
         "version": VERSION,

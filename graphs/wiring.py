@@ -1,7 +1,7 @@
 """How our nodes run in LangGraph: one place for context, resources, usage, retries, sync and async callers."""
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import asdict
@@ -39,6 +39,7 @@ from ..state.context import PROMPT_FIELD, BaseContext
 from ..state.messages import Call
 from ..state.mixins import AnsweringContext, CitingContext
 from ..state.records import Usage
+from .settings_of_nodes import settings_read
 
 C = TypeVar("C", bound=BaseContext)
 T = TypeVar("T")
@@ -91,11 +92,16 @@ class CompiledMachine(CompiledStateGraph[StateT, C | Mapping[str, Any], InputT, 
     """A compiled `Machine`. It takes its context as settings by name, too."""
 
     def get_context_jsonschema(self) -> dict[str, Any] | None:
-        """The settings as a schema, with a field for each prompt, which Studio shows at the nodes that use it."""
+        """The settings as a schema, with a field for each prompt. Studio shows both at the nodes that use them."""
         schema = super().get_context_jsonschema()
         if schema is None:
             return None
-        fields = {
+        nodes = nodes_of_settings(self)
+        settings = {
+            name: {**field, "langgraph_nodes": nodes[name]} if name in nodes else field
+            for name, field in schema["properties"].items()
+        }
+        prompts = {
             f"{prompt.name}{PROMPT_FIELD}": {
                 "type": "string",
                 "title": f"Prompt: {prompt.name}",
@@ -106,7 +112,7 @@ class CompiledMachine(CompiledStateGraph[StateT, C | Mapping[str, Any], InputT, 
             }
             for prompt in prompts_of(self)
         }
-        return {**schema, "properties": {**schema["properties"], **fields}}
+        return {**schema, "properties": {**settings, **prompts}}
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:  # noqa: ANN401 - IPython's own signature
         """The graph as a notebook draws it. LangGraph's own picture would be asked of a web service."""
@@ -130,6 +136,19 @@ def prompts_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> list[Prompt]:
     """The prompts that a graph's nodes use, those of its subgraphs too."""
     nodes = {name.rpartition(":")[2] for name in graph.get_graph(xray=True).nodes}
     return [prompt for prompt in PROMPTS.values() if nodes.intersection(prompt.nodes)]
+
+
+def nodes_of_settings(graph: CompiledStateGraph[Any, Any, Any, Any]) -> dict[str, list[str]]:
+    """The nodes whose code reads a setting, by the setting; those of the graph's subgraphs, too.
+
+    A setting that decides which node follows belongs to the node before. Settings of the whole run have no nodes.
+    """
+    nodes: dict[str, dict[str, None]] = {}
+    for machine in [graph.builder, *(part.builder for _, part in graph.get_subgraphs(recurse=True))]:  # type: ignore[attr-defined]
+        for node, settings in machine.settings_of_nodes():
+            for setting in settings:
+                nodes.setdefault(setting, {})[node] = None
+    return {setting: list(of) for setting, of in nodes.items()}
 
 
 class Machine(StateGraph[StateT, C, InputT, OutputT]):
@@ -156,6 +175,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         context.configured()  # reads the configuration file now: on an event loop it would block
         export_if_asked()
         self._context, self._resources = context, resources
+        self._code: dict[str, Sequence[Callable[..., object]]] = {}
 
     def compile(self, *args: Any, **named: Any) -> CompiledMachine[StateT, C, InputT, OutputT]:  # type: ignore[override]  # noqa: ANN401
         """Compile the graph (see LangGraph's `StateGraph.compile`)."""
@@ -167,6 +187,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
     def add_prepare(self, *hooks: Hook) -> None:
         """Begin the graph with `nodes.prepare`; hooks: the technique's own part of it."""
         self._add_step("prepare", partial(prepare, schema=self.state_schema, hooks=hooks))
+        self._code["prepare"] = hooks  # the rest of it opens what all settings name
         self.add_edge(START, "prepare")
 
     def add_steps(self, *nodes: Node[C], fallback: Fallback | None = None) -> None:
@@ -210,7 +231,17 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
         self.add_edge("cite", END)
         return ["cite", END]
 
+    def settings_of_nodes(self) -> Iterator[tuple[str, set[str]]]:
+        """Each node with the settings that its code reads, or the code that decides which node follows."""
+        for node in self.nodes:
+            routes = [getattr(branch.path, "func", branch.path) for branch in self.branches[node].values()]
+            yield (
+                node,
+                set().union(*(settings_read(code, self._context) for code in [*self._code.get(node, ()), *routes])),
+            )
+
     def _add_step(self, name: str, node: Node[C], fallback: Fallback | None = None) -> None:
+        self._code[name] = [node]
         self.add_node(name, NodeRunnable(partial(self._run, node, fallback), name), retry_policy=RETRY)
 
     def route(self, question: Callable[[Any, C], T]) -> Callable[[Any], T]:

@@ -31,9 +31,12 @@ OWN_CACHE = ".dubito"
 
 def corpus_path(name: str) -> Path:
     """The path of a corpus: the path of the bundled sample for `sample`, else the name itself."""
-    if name == SAMPLE:
-        return Path(str(package_files.files("dubito") / "examples" / "sample" / "corpus.jsonl"))
-    return Path(name).expanduser()
+    return sample_file("corpus.jsonl") if name == SAMPLE else Path(name).expanduser()
+
+
+def sample_file(name: str) -> Path:
+    """The path of a file of the bundled sample."""
+    return Path(str(package_files.files("dubito") / "examples" / "sample" / name))
 
 
 def cache_of(corpus: str) -> Path:

@@ -36,15 +36,7 @@ class DenseInput(Question):
 
 
 class DseFigures(TypedDict, total=False):
-    """The figures of one measurement with n = k + 1 responses.
-
-    responses: r_0 to the original context, then r_i to the context with only chunk i rephrased, [n];
-    rephrasings: c'_i, or the chunk's own text if it could not be rephrased, [k];
-    link: the semantic adjacency matrix W, the mean entailment of both directions, [n, n], each 0, 0.5 or 1;
-    dse: degree-based semantic entropy (equation 6), nats, from 0 (all responses agree) to log n (all differ);
-    shares: the term of each r_i in equation 6, [k], nats; with the term of r_0 they add up to `dse`;
-    certain: `dse` is at most the threshold, and at least one chunk was rephrased.
-    """
+    """The figures of one measurement in a state: those of `DenseOutput`."""
 
     responses: list[str]
     rephrasings: list[str]
@@ -98,8 +90,23 @@ class ResponseInput(TypedDict):
     evidence: list[Chunk]
 
 
-class DenseOutput(Answered, DseFigures):
-    """The answer r_0 and the figures that say how uncertain it is."""
+class DenseOutput(Answered):
+    """The answer r_0 and the figures of its measurement with n = k + 1 responses.
+
+    responses: r_0 to the original context, then r_i to the context with only chunk i rephrased, [n];
+    rephrasings: c'_i, or the chunk's own text if it could not be rephrased, [k];
+    link: the semantic adjacency matrix W, the mean entailment of both directions, [n, n], each 0, 0.5 or 1;
+    dse: degree-based semantic entropy (equation 6), nats, from 0 (all responses agree) to log n (all differ);
+    shares: the term of each r_i in equation 6, [k], nats; with the term of r_0 they add up to `dse`;
+    certain: `dse` is at most the threshold, and at least one chunk was rephrased.
+    """
+
+    responses: list[str]
+    rephrasings: list[str]
+    link: list[list[float]]
+    dse: float
+    shares: list[float]
+    certain: bool
 
 
 class DenseContext(CitingContext, ThinkingContext, SearchContext):

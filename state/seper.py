@@ -89,11 +89,7 @@ class Belief(TypedDict):
 
 
 class SePerFigures(TypedDict, total=False):
-    """The result of one measurement.
-
-    gold_answers: the right answers without repetitions. seper, seper_without: the belief in them with the chunks and
-    without, 0 to 1. delta: ΔSePer = seper − seper_without, −1 to 1.
-    """
+    """The result of one measurement in a state: the figures of `SePerOutput`."""
 
     gold_answers: list[str]
     seper: float
@@ -125,8 +121,19 @@ class SampleInput(TypedDict):
     evidence: list[Chunk]
 
 
-class SePerOutput(Answered, SePerFigures):
-    """The likeliest answer, and how much the chunks raise the belief in the right one."""
+class SePerOutput(Answered):
+    """The likeliest answer, and how much the chunks raise the belief in the right one.
+
+    gold_answers: the right answers without repetitions. seper, seper_without: the belief in them with the chunks and
+    without, 0 to 1. delta: ΔSePer = seper − seper_without, −1 to 1.
+    """
+
+    gold_answers: list[str]
+    seper: float
+    seper_without: float
+    delta: float
+    with_context: Belief
+    without_context: Belief
 
 
 class SePerContext(JudgeContext, SelectionContext):

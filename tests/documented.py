@@ -67,16 +67,17 @@ def is_report(page: Path) -> bool:
 
 
 def write_modules(root: Path, folder: Path) -> None:
-    """Write the Python blocks of README and each page of the docs as a module, for mypy (`make types`).
+    """Write the Python blocks of README and each page of the docs as a module, for mypy and pyright (`make types`).
 
     The pages of `docs/reproduce` are scripts of their own.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = "\n".join(f"{name}: Any" for name in READERS_OWN)
+    # pyright refuses a name without a value, and mypy would take the type of any value but a cast one
+    names = "\n".join(f"{name} = cast(Any, None)" for name in READERS_OWN)
     for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
         code = [block.text for block in blocks(page) if block.language == "python"]
         module = folder / f"page_{page.stem.lower()}.py"
-        module.write_text("\n".join(["from typing import Any", names, *code]), encoding="utf-8")
+        module.write_text("\n".join(["from typing import Any, cast", names, *code]), encoding="utf-8")
 
 
 READERS_OWN = (

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...errors import UserFault, either
+from ...resources.opening import SAMPLE, sample_file
 from ...retrieval.corpus import Document, refusal, shown
 from ..questions import GoldQuestion
 from .fields import Record
@@ -32,7 +33,7 @@ def load_dataset(spec: str, *, on_bad_record: Literal["refuse", "skip"] = "refus
     """Read questions with their gold answers, paragraphs and gold documents.
 
     spec: `KIND:FILE` with a kind of `KINDS`; `KIND:hub:NAME[/CONFIG][#SPLIT]` or `KIND:hub` for the HuggingFace hub or
-    a folder in its form; `FILE` for the user's own JSON lines.
+    a folder in its form; `FILE` for the user's own JSON lines; `sample` for the questions about the sample corpus.
     Raises `UserFault` for an unknown kind, a missing source, a source without questions, and a broken record, with its
     place. With `skip`, broken records are left out and listed in `Dataset.problems`.
     """
@@ -43,8 +44,8 @@ def load_dataset(spec: str, *, on_bad_record: Literal["refuse", "skip"] = "refus
             raise UserFault(f"The place of '{kind.name}' on the hub is unknown: give {kind.name}:hub:OWNER/NAME.")
         taken, records = rows_on_hub(name)
         return _collected(f"{kind.name}:hub:{taken}", f"'{taken}'", kind, None, records, on_bad_record=on_bad_record)
-    path = Path(rest).expanduser()
-    name = path.name if kind.name == PLAIN else f"{kind.name}:{path.name}"
+    path = sample_file("questions.jsonl") if spec == SAMPLE else Path(rest).expanduser()
+    name = spec if spec == SAMPLE else path.name if kind.name == PLAIN else f"{kind.name}:{path.name}"
     return _collected(name, f"'{shown(path)}'", kind, path.parent, records_of(path), on_bad_record=on_bad_record)
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from dubito.errors import ModelFault, ModelUnavailable, UserFault
 from dubito.graphs.registry import context_type
+from dubito.graphs.settings_of_nodes import WHOLE_RUN
+from dubito.graphs.wiring import nodes_of_settings
 from dubito.prompt_templates import PROMPTS
+from dubito.state.context import BaseContext, all_contexts
 from dubito.tests.graphs.test_forks import CASES, Case, figures
 from dubito.tests.scripted import ANSWERED, ScriptedChat
 from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 
+CONTEXT_FIELDS = {name for context in all_contexts() for name in context.model_fields}
 STEPWISE = {"steps", "stop_reason"}
 OWN_FIGURES: dict[str, set[str]] = {
     "cot": STEPWISE,
@@ -123,6 +129,26 @@ async def test_each_prompt_is_used_where_its_template_says(case: Case, monkeypat
     names = {system_turn(prompt): name for name, prompt in PROMPTS.items()}
     assert asked
     assert [(names[system], node) for system, node in asked if node not in PROMPTS[names[system]].nodes] == []
+
+
+async def test_each_setting_is_read_where_the_graph_says(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: set[tuple[str, str]] = set()
+
+    def noted(context: BaseContext, name: str) -> Any:
+        if name in CONTEXT_FIELDS and sys._getframe(1).f_globals["__name__"].startswith("dubito.nodes."):
+            with suppress(RuntimeError):  # outside of a run
+                read.add((name, get_config()["metadata"]["langgraph_node"]))
+        return object.__getattribute__(context, name)
+
+    graph: Any = case.builder.compile()
+    monkeypatch.setattr(BaseContext, "__getattribute__", noted)
+    await graph.ainvoke(case.given, context=case.context)
+    monkeypatch.undo()
+    said = {(name, node) for name, nodes in nodes_of_settings(graph).items() for node in nodes}
+    # `prepare` opens what all settings name
+    of_nodes = {(name, node) for name, node in read if node != "prepare" and name not in WHOLE_RUN}
+    assert of_nodes, "the nodes read settings"
+    assert of_nodes - said == set()
 
 
 def system_turn(prompt: Any) -> str:

@@ -110,6 +110,8 @@ def test_it_is_asked_on_the_page(dubito):
     code = """
 import os
 from dubito.cli.ui import page_allow_list
+from dubito.graphs.registry import graph_named
+from dubito.graphs.wiring import nodes_of_settings
 from dubito.ui.app import create_app
 from starlette.testclient import TestClient
 
@@ -117,6 +119,8 @@ encoder = "encoder=" + os.environ["DUBITO_ENCODER"]
 named = page_allow_list([os.environ["DUBITO_CORPUS"]], os.environ["DUBITO_LLM"], [encoder])
 page = TestClient(create_app(named), base_url="http://127.0.0.1:8700")
 assert ">Answer from passages that were checked (CRAG)<" in page.get("/").text
+nodes = nodes_of_settings(graph_named("crag"))
+assert (nodes["most_irrelevant"], "check_certainty" in nodes["uncertainty"]) == (["keep_relevant"], True)
 assert "most_irrelevant" in page.get("/form/crag").text
 settings = {name: os.environ["DUBITO_" + name.upper()] for name in ("corpus", "llm", "encoder")}
 print(page.post("/ask", json={"graph": "crag", "question": "Who founded the Lune Gazette?", "settings": settings}).text)

@@ -312,6 +312,11 @@ async def test_the_form_has_every_setting_with_title_description_default_range_a
         assert len(setting["description"]) > 20
         assert {"minimum", "maximum"} <= set(setting) or setting["type"] not in {"integer", "number"}
     settings = {name: setting for name, setting in shown["properties"].items() if not name.endswith("_prompt")}
+    nodes = {name: set(setting.pop("langgraph_nodes", [])) for name, setting in settings.items()}
+    drawn = await studio.assistants.get_graph(await assistant(studio, graph), xray=True)
+    known = {node["id"].rpartition(":")[2] for node in drawn["nodes"]}
+    assert not nodes["llm"]
+    assert all(at & known for name, at in nodes.items() if name in {"max_answer_tokens", "judge", "uncertainty", "k"})
     assert settings == CONTEXTS[graph].model_json_schema()["properties"]
     assert list(settings) == CONTEXTS[graph].in_order()
 

@@ -306,6 +306,11 @@ def test_the_schemas_of_every_exported_graph_are_there(name: str) -> None:
     assert graph.get_context_jsonschema() is not None
 
 
+@pytest.mark.parametrize("name", EXPORTED)
+def test_type_checkers_know_that_an_output_has_all_its_keys(name: str) -> None:
+    assert exported(name).builder.output_schema.__optional_keys__ == frozenset()
+
+
 FIRST_FIVE = {
     "cot": ["llm", "max_steps", "max_step_tokens", "preset", "max_answer_tokens"],
     "dense": ["corpus", "llm", "k", "dse_threshold", "task"],
@@ -329,6 +334,32 @@ def test_a_form_begins_with_the_settings_that_people_change(name: str) -> None:
     assert list(exported(name).get_context_jsonschema()["properties"])[:5] == FIRST_FIVE[technique]
 
 
+OF_NO_NODE = {
+    *("preset", "llm", "concurrency", "prompts", "encoder", "corpus", "chunker", "on_bad_record", "where"),
+    "rung_settings",  # of the graphs that a cascade asks
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "nodes"),
+    [
+        ("df_rag", "k", {"candidates"}),
+        ("df_rag", "evaluator", {"select_lambdas", "evaluate", "choose_lambda"}),
+        ("df_rag", "lambdas", {"candidates"}),  # `context.levels()` reads it
+        ("dense", "judge", {"entail", "check_certainty", "cite"}),  # `resources.judge(context)` reads it
+        ("dense_rag", "adaptive", {"prepare", "dense"}),  # it decides which node follows
+        ("sunar", "penalty", {"prepare", "score_batch", "update_frontier"}),  # in the subgraph, too
+        (
+            "seakr",
+            "at",
+            {"prepare", "pseudo_generate", "try_snippet", "reason_over_rationales", "reason_over_knowledge"},
+        ),  # a table of estimators calls `context.quantity()`
+    ],
+)
+def test_a_setting_stands_at_the_nodes_whose_code_reads_it(name: str, setting: str, nodes: set[str]) -> None:
+    assert set(exported(name).get_context_jsonschema()["properties"][setting]["langgraph_nodes"]) == nodes
+
+
 @pytest.mark.parametrize("name", EXPORTED)
 def test_every_setting_of_every_exported_graph_explains_itself(name: str) -> None:
     graph = exported(name)
@@ -348,6 +379,7 @@ def test_every_setting_of_every_exported_graph_explains_itself(name: str) -> Non
         assert shown["title"]
         assert shown["title"] == context.model_fields[setting].title, "not made up from the name"
         assert shown["description"].endswith(".")
+        assert bool(nodes_of(graph).intersection(shown.get("langgraph_nodes", ()))) != (setting in OF_NO_NODE), setting
         assert shown["default"] == context.model_fields[setting].default
         assert shown.get("resource") == marks_of(context.model_fields[setting]).get("resource")
         if hints[setting] in (int, float):

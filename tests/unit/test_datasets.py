@@ -452,3 +452,9 @@ def test_a_published_record_read_as_ones_own_is_told_of(read: Any) -> None:
     assert "record 1: it looks like a record of hotpotqa or 2wiki: give hotpotqa:FILE" in told
     with pytest.raises(UserFault, match=r"missing .*; it looks like a record of bamboogle: give bamboogle:"):
         read("jsonl", EXAMPLES["bamboogle"])
+
+
+def test_the_questions_about_the_sample_corpus_have_a_name() -> None:
+    sample = load_dataset("sample")
+    assert (sample.name, len(sample.questions), sample.problems) == ("sample", 30, ())
+    assert "Beatrix Hale" in sample.questions[0].answers

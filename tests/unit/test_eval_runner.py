@@ -315,7 +315,7 @@ def test_where_nothing_is_looked_up_no_corpus_is_made(tmp_path: Path):
 
 
 def test_questions_without_paragraphs_make_no_corpus(tmp_path: Path):
-    with pytest.raises(UserFault, match=r"Some questions of nq have no paragraphs.*name a corpus"):
+    with pytest.raises(UserFault, match=r"nq has questions without paragraphs.*--corpus"):
         begin(tmp_path / "r", Dataset("nq:f", (gold(1),), ()))
     assert not (tmp_path / "r").exists()
 

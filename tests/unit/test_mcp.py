@@ -78,7 +78,9 @@ async def test_a_tool_says_what_it_is_for_and_takes_a_question() -> None:
     assert documents not in str(thought.description)  # it looks nothing up
 
 
-@pytest.mark.parametrize("name", [name for name in graph_names() if list(CASES[name]().given) == ["question"]])
+@pytest.mark.parametrize(
+    "name", [name for name in graph_names() if name in CASES and list(CASES[name]().given) == ["question"]]
+)
 async def test_the_output_of_every_graph_keeps_the_schema_that_its_client_checks(name: str) -> None:
     case = CASES[name]()
     graph = case.builder.compile(name=name)

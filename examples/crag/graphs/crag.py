@@ -5,7 +5,6 @@ prepare ──> retrieve ──> grade (one per chunk) ──> keep_relevant ─
 
 from __future__ import annotations
 
-from langgraph.graph import END
 from langgraph.types import Send
 
 from ..nodes.generate import generate
@@ -24,7 +23,8 @@ def build(resources: Resources | None = None) -> Machine[CragState, CragContext,
     graph.add_steps(retrieve, grade, keep_relevant, generate)
     graph.add_edge("prepare", "retrieve")
     graph.add_conditional_edges("retrieve", chunks_to_grade, ["grade", "keep_relevant"])
-    graph.add_path("grade", "keep_relevant", "generate", END)
+    graph.add_path("grade", "keep_relevant", "generate")
+    graph.add_end("generate")
     return graph
 
 
