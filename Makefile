@@ -20,7 +20,7 @@ QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bri
 # ones (tests/unit).
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: ask test check format lint types floors generated generate bench chaos fuzz site versions clean
+.PHONY: ask test check format lint types floors pyright generated generate bench chaos fuzz site versions clean
 
 ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
 	$(BIN)/dubito ask "$(QUESTION)"
@@ -41,7 +41,13 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && ln -s "$(CURDIR)" "$$folder/dubito" && \
 	$(BIN)/python -m dubito.tests.documented "$$folder/pages" && cd "$$folder" && \
-	"$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(abspath $(VENV))/mypy" dubito pages && \
+	"$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(abspath $(VENV))/mypy" dubito pages
+
+# pyright comes from the registry of npm, which not every machine may reach
+pyright: $(VENV)/.dev ## check the Python blocks of README and docs as an editor does
+	$(BIN)/pip install --quiet "pyright[nodejs]>=1.1.400"
+	folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && ln -s "$(CURDIR)" "$$folder/dubito" && \
+	$(BIN)/python -m dubito.tests.documented "$$folder/pages" && cd "$$folder" && \
 	"$(abspath $(BIN))/pyright" --pythonpath "$(abspath $(BIN))/python" pages
 
 floors: $(VENV)/.dev

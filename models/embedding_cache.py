@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from .disk_cache import DiskCache
-from .interfaces import Encoder, Vectors
+from .interfaces import Encoder, Vectors, weights_of
 
 BATCH = 1024
 """New texts embedded before their vectors are written: an interrupted run keeps them."""
@@ -27,8 +27,8 @@ class CachedEncoder:
     def __init__(self, encoder: Encoder, path: Path) -> None:
         """path: the cache file, made when first needed; several encoders may share it."""
         self._encoder = encoder
-        self.name = encoder.name
-        self._owner = _digest(encoder.name)
+        self.name, self.weights = encoder.name, weights_of(encoder)
+        self._owner = _digest(encoder.name + self.weights)
         self._path = path
         self._cache = DiskCache(path, "embedding cache")
 

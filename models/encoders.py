@@ -14,7 +14,7 @@ import numpy as np
 from ..concurrency import map_or_cancel
 from ..errors import ModelFault, UserFault
 from .interfaces import Vectors
-from .local_weights import UNLIMITED, OneThread, load_weights, local_extra
+from .local_weights import UNLIMITED, OneThread, fingerprint, load_weights, local_extra
 from .provider_faults import langchain_name, provider_fault
 from .replicas import open_servers
 
@@ -79,8 +79,8 @@ class SentenceTransformersEncoder(_CheckedEncoder):
     """A sentence-transformers model on this machine, loaded at the first call."""
 
     def __init__(self, name: str, source: str) -> None:
-        """source: a folder with the model, or its name on the Hugging Face hub."""
-        self.name = name
+        """source: a folder with the model, or its name on the Hugging Face hub. A folder is looked at: in a thread."""
+        self.name, self.weights = name, fingerprint(source)
         self._model = OneThread(partial(_load, source), "dubito-encoder")
 
     async def max_tokens(self) -> int | None:

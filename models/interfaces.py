@@ -254,6 +254,11 @@ class Encoder(Protocol):
         ...
 
 
+def weights_of(encoder: Encoder) -> str:
+    """What tells an encoder from others of its name, such as those that lay in its folder before; "" if unknown."""
+    return str(getattr(encoder, "weights", ""))
+
+
 class Judge(Protocol):
     """An entailment judge."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
@@ -15,6 +16,9 @@ from ..errors import DubitoError, ModelFault, UserFault, needs_extra
 
 T = TypeVar("T")
 Model = TypeVar("Model")
+
+WEIGHTS, END = {".safetensors", ".bin", ".json"}, 2**18
+"""The files that decide what a model computes, and the bytes at both ends of each that tell it from others."""
 
 UNLIMITED = 1_000_000
 """Tokenizers without a limit report a number above this."""
@@ -79,6 +83,22 @@ def load_weights(load: Callable[..., T], source: str, what: str, instead: str) -
         raise UserFault(f"The {what} '{source}' cannot be loaded ({reason}); a {instead}/path/to/folder.") from error
 
 
+def fingerprint(source: str) -> str:
+    """What tells the weights in a folder from others: of its files the names, the sizes and both ends; else "".
+
+    Whole files take seconds to read, and other weights differ at their ends too.
+    """
+    digest, files = sha256(), sorted(path for path in Path(source).expanduser().rglob("*") if path.suffix in WEIGHTS)
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(END))
+            file.seek(max(0, size - END))
+            digest.update(file.read(END))
+    return digest.hexdigest() if files else ""
+
+
 def check_folder(source: str, what: str) -> None:
     """`UserFault` if a source that cannot be a hub name is not a folder; what: the kind of model."""
     if not Path(source).expanduser().is_dir() and (source.startswith(("/", "~", ".")) or source.count("/") > 1):
@@ -109,10 +129,12 @@ def gguf_read_once() -> Iterator[None]:
     anew for every module of the model. And each of a hundred thousand words of a tokenizer is a slice of a `memmap`,
     which costs NumPy many times a slice of an array.
     """
-    import gguf  # noqa: PLC0415 - only for GGUF files
-    import numpy as np  # noqa: PLC0415
+    import numpy as np  # noqa: PLC0415 - only for GGUF files
 
-    class Reader(gguf.GGUFReader):  # type: ignore[misc] - gguf has no types
+    gguf: Any = import_module("gguf")
+    plain: Any = gguf.GGUFReader
+
+    class Reader(plain):  # type: ignore[misc]
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, np.asarray(value) if isinstance(value, np.memmap) else value)
 

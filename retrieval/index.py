@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
-from ..models.interfaces import Encoder, Vectors
+from ..models.interfaces import Encoder, Vectors, weights_of
 from ..state.records import Chunk
 from ..state.where import Condition
 from .approximate import ApproximateSearch, kind_for
@@ -86,6 +86,7 @@ class Index:
         vectors = None if encoder is None else await _embedded(chunks, encoder, progress)
         manifest = Manifest(
             encoder="" if encoder is None else encoder.name,
+            weights="" if encoder is None else weights_of(encoder),
             dimension=0 if vectors is None else vectors.shape[1],
             chunker=chunker.name,
             corpus=await asyncio.to_thread(lambda: corpus.fingerprint),
@@ -125,6 +126,12 @@ class Index:
                 f"The index {shown(path)} was made with the encoder '{manifest.encoder}', not with "
                 f"'{encoder.name}': choose that encoder, or {HOW_TO_BUILD}."
             )
+        if manifest.weights and manifest.weights != (weights_of(encoder) or manifest.weights):
+            names = f"{shlex.quote(encoder.name)} --force {shlex.quote(shown(path))}"
+            raise UserFault(
+                f"The index {shown(path)} was made with other weights of the name '{encoder.name}': embed its chunks "
+                f"again with `dubito index --add encoder --encoder {names}`."
+            )
         _check_dimension(f"The index {shown(path)}", manifest, encoder, await encoder.dimension())
         return await cls._read(path, manifest, encoder)
 
@@ -159,7 +166,12 @@ class Index:
     async def under(self, encoder: Encoder, progress: Progress | None = None) -> Self:
         """The same chunks embedded by another encoder; progress: gets the number of embedded chunks."""
         vectors = await _embedded(self._chunks, encoder, progress)
-        changed = {"encoder": encoder.name, "dimension": vectors.shape[1], "search": None}
+        changed = {
+            "encoder": encoder.name,
+            "weights": weights_of(encoder),
+            "dimension": vectors.shape[1],
+            "search": None,
+        }
         return type(self)(self.manifest.model_copy(update=changed), self._chunks, vectors, encoder)
 
     async def searched_by(self, name: str, progress: Progress | None = None, before: Self | None = None) -> Self:
@@ -317,10 +329,11 @@ async def cached_index(
         manifest = await asyncio.to_thread(read_index_manifest, path)
         if manifest.chunker == chunker.name:
             return await Index.load(path, encoder)
-        key = [FORMAT, "rechunked", manifest.chunks_sha256, encoder.name, chunker.name]
+        key = [FORMAT, "rechunked", manifest.chunks_sha256, encoder.name, weights_of(encoder), chunker.name]
     else:
         corpus = await asyncio.to_thread(lambda: read_corpus(path, on_bad_record=on_bad_record))
-        key = [FORMAT, await asyncio.to_thread(lambda: corpus.fingerprint), encoder.name, chunker.name]
+        content = await asyncio.to_thread(lambda: corpus.fingerprint)
+        key = [FORMAT, content, encoder.name, weights_of(encoder), chunker.name]
 
     async def build() -> Index:
         documents = await _restored(path, encoder) if in_folder else corpus

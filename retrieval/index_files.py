@@ -40,13 +40,15 @@ HOW_TO_BUILD = "build it again with `dubito index`, or in Python with `Index.bui
 class Manifest(FolderManifest):
     """The inputs that an index was made from.
 
-    encoder, dimension: of the vectors; empty and 0 without vectors; corpus: the corpus's fingerprint; documents,
-    chunks: their numbers; chunks_sha256: the hash of the chunks file; search: the approximate search, None for exact.
+    encoder, dimension: of the vectors; empty and 0 without vectors; weights: the encoder's, see `weights_of`; corpus:
+    the corpus's fingerprint; documents, chunks: their numbers; chunks_sha256: the hash of the chunks file; search: the
+    approximate search, None for exact.
     """
 
     kind: str = KIND
     format: int = FORMAT
     encoder: str = ""
+    weights: str = ""
     dimension: int = 0
     chunker: str
     corpus: str

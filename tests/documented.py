@@ -67,7 +67,7 @@ def is_report(page: Path) -> bool:
 
 
 def write_modules(root: Path, folder: Path) -> None:
-    """Write the Python blocks of README and each page of the docs as a module, for mypy and pyright (`make types`).
+    """Write the Python blocks of README and each page of the docs as a module, for `make types` and `make pyright`.
 
     The pages of `docs/reproduce` are scripts of their own.
     """

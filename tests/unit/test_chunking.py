@@ -26,7 +26,7 @@ texts = st.one_of(
 
 
 def pieces(name: str, text: str) -> list[Chunk]:
-    return asyncio.run(open_chunker(name, count_words).cut([Document("doc", "Title", text)]))
+    return list(asyncio.run(open_chunker(name, count_words).cut([Document("doc", "Title", text)])))
 
 
 def count_words(text: str) -> int:

@@ -30,7 +30,7 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cot:max_steps=many", "--dataset", "FILE"], ["max_steps is 'many' and must be a whole number"]),
         (["cot", "cot", "--dataset", "FILE", "--corpus", "sample"], ["Two systems are named 'cot'"]),
         (["seper", "--dataset", "FILE"], ["seper needs more than a question"]),
-        (["cot", "ircot", "--dataset", "FILE"], ["have no paragraphs"]),
+        (["cot", "ircot", "--dataset", "FILE"], ["without paragraphs"]),
         (["df_rag", "--dataset", "FILE", "--corpus", "nowhere.index"], ["There is no corpus at 'nowhere.index'"]),
         (["cot", "--dataset", "FILE", "--corpus", "sample", "--set", "kk=3"], ["No system has the setting 'kk'"]),
         (["cot", "--dataset", "FILE", "--metric", "speed"], ["There is no metric 'speed'"]),

@@ -15,7 +15,7 @@ class Counting:
     """Vectors from a text's hash; keeps every list it was asked for."""
 
     def __init__(self, name: str = "counting", dimension: int = 8) -> None:
-        self.name = name
+        self.name, self.weights = name, ""
         self.size = dimension
         self.asked: list[tuple[list[str], bool]] = []
 
@@ -70,6 +70,17 @@ async def test_sides_and_encoders_are_kept_apart(path: Path) -> None:
     assert (await CachedEncoder(other, path).embed(["a"])).shape == (1, 4)
     assert len(one.asked) == 2
     assert len(other.asked) == 1
+
+
+async def test_other_weights_of_the_same_name_are_kept_apart(path: Path) -> None:
+    for weights in ("a", "b", "a"):
+        encoder = Counting()
+        encoder.weights = weights
+        cached = CachedEncoder(encoder, path)
+        assert cached.weights == weights
+        await cached.embed(["x"])
+        asked = encoder.asked
+    assert asked == [], "the first weights' vectors are still there"
 
 
 async def test_what_it_wraps_shows_through(path: Path) -> None:

@@ -194,7 +194,7 @@ def _edit(folder: Path, **changes: object) -> None:
 def open_in_a_process(cache: Path, all_build: Any) -> None:
     built = bm25._built
 
-    def built_when_all_build(words: list[list[str]]) -> Callable[[Path], None]:
+    def built_when_all_build(words: Any) -> Callable[[Path], None]:
         all_build.wait(60)
         return built(words)
 

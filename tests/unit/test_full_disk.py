@@ -72,7 +72,9 @@ def test_so_is_a_structure_of_its_search(tmp_path: Path, kind: Kind, request: py
     rows = np.random.default_rng(0).standard_normal((1000, 8)).astype(np.float32)
     search = ApproximateSearch.build(kind, rows / np.linalg.norm(rows, axis=1, keepdims=True))
     request.getfixturevalue("full")
-    with pytest.raises(UserFault, match=r"^The matrix cannot be written to [^ ]*: (File too large|the disk may be full)\.$"):
+    with pytest.raises(
+        UserFault, match=r"^The matrix cannot be written to [^ ]*: (File too large|the disk may be full)\.$"
+    ):
         write_folder(tmp_path / "x", MATRIX, lambda folder: search.write(folder / "search.faiss"), replace=False)
     assert not list(tmp_path.iterdir())
 

@@ -374,6 +374,29 @@ async def test_an_index_folder_in_place_of_a_corpus(tmp_path: Path) -> None:
         await cached_index(folder, "words:2", HashEncoder("other"), tmp_path / "cache")
 
 
+class Weighted(HashEncoder):
+    def __init__(self, weights: str) -> None:
+        super().__init__()
+        self.weights = weights
+
+
+async def test_other_weights_of_the_same_name_are_told_from_those_of_the_index(tmp_path: Path) -> None:
+    await (await Index.build(corpus_of(TEXTS), open_chunker("words:2"), Weighted("a"))).save(tmp_path / "index")
+    for same in (Weighted("a"), HashEncoder()):  # the second does not say
+        assert (await Index.load(tmp_path / "index", same)).manifest.weights == "a"
+    with pytest.raises(UserFault, match=r"made with other weights of the name 'hash': embed its chunks again"):
+        await Index.load(tmp_path / "index", Weighted("b"))
+    again = await (await Index.load(tmp_path / "index", Weighted("a"))).under(Weighted("b"))
+    assert again.manifest.weights == "b"
+
+
+async def test_a_corpus_is_embedded_again_by_other_weights(tmp_path: Path, corpus_file: Path) -> None:
+    for weights, embeds in (("a", True), ("a", False), ("b", True)):
+        encoder = Weighted(weights)
+        await cached_index(corpus_file, "words:2", encoder, tmp_path / "cache", on_bad_record="skip")
+        assert bool(encoder.batches) == embeds
+
+
 async def test_token_windows_are_counted_by_the_encoder(tmp_path: Path, corpus_file: Path) -> None:
     class Counting(HashEncoder):
         async def token_counter(self) -> Callable[[str], int]:

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 gguf = pytest.importorskip("gguf")
+
+
+def test_a_folders_fingerprint_is_that_of_its_weights(tmp_path: Path) -> None:
+    from dubito.models.local_weights import END, fingerprint  # noqa: PLC0415
+
+    content = bytes(3 * END)
+    (tmp_path / "inner").mkdir()
+    weights = tmp_path / "inner" / "model.safetensors"
+    weights.write_bytes(content)
+    before = fingerprint(str(tmp_path))
+    (tmp_path / "README.md").write_text("how it was trained")
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert fingerprint(str(tmp_path / "copy")) == before
+    shutil.rmtree(tmp_path / "copy")
+    for other in (content + b"x", b"x" + content[1:], content[:-1] + b"x"):
+        weights.write_bytes(other)
+        assert fingerprint(str(tmp_path)) != before
+    assert fingerprint("a-name-on-the-hub") == ""
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ class Scripted:
 def cut(
     text: str, name: str, encoder: Scripted | None = None, count: Callable[[str], int] = count_words
 ) -> list[Chunk]:
-    return asyncio.run(open_chunker(name, count, encoder or Scripted()).cut([Document("doc", "Title", text)]))
+    return list(asyncio.run(open_chunker(name, count, encoder or Scripted()).cut([Document("doc", "Title", text)])))
 
 
 @given(text=texts)
