@@ -21,13 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from dubito.errors import DubitoError, UserFault
+from dubito.graphs.registry import context_type, graph_named, graph_names, takes_answers
+from dubito.resources.resources import Resources
+from dubito.settings import settings
+
 TIMEOUT_S = 3.0
-os.environ.update(DUBITO_TIMEOUT_S=str(TIMEOUT_S))  # read once, when dubito is imported
-
-from dubito.errors import DubitoError, UserFault  # noqa: E402
-from dubito.graphs.registry import context_type, graph_named, graph_names, takes_answers  # noqa: E402
-from dubito.resources.resources import Resources  # noqa: E402
-
 HANGS_AFTER_S = 300.0
 TEXT = "1) score: 3 | answer: the Lune\nFinal answer: the Lune\nSo the final answer is: the Lune."
 SETTINGS = {
@@ -214,4 +213,6 @@ if __name__ == "__main__":
     parser.add_argument("--fault", action="append", choices=FAULTS)
     parser.add_argument("--outage", type=float, default=60.0, help="its seconds")
     given = parser.parse_args()
+    os.environ.update(DUBITO_TIMEOUT_S=str(TIMEOUT_S))
+    settings.cache_clear()
     asyncio.run(main(given.graph or list(graph_names()), given.fault or list(FAULTS), given.questions, given.outage))

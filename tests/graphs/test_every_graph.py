@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from dubito.benchmarks.chaos import settings_of
 from dubito.errors import ModelFault, ModelUnavailable, UserFault
-from dubito.graphs.registry import context_type
+from dubito.graphs.registry import context_type, graph_named, graph_names
 from dubito.graphs.settings_of_nodes import WHOLE_RUN
 from dubito.graphs.wiring import nodes_of_settings
 from dubito.prompt_templates import PROMPTS
@@ -160,3 +161,8 @@ def test_a_notebook_draws_a_graph_without_the_network() -> None:
     assert set(shown) == {"text/plain", "text/markdown"}
     assert shown["text/markdown"].startswith("```mermaid\n")
     assert "prepare --> draft_step;" in shown["text/markdown"]
+
+
+@pytest.mark.parametrize("name", graph_names())
+def test_the_benchmark_of_faults_asks_it_with_settings_that_it_takes(name: str) -> None:
+    assert context_type(graph_named(name))(**settings_of(name, "http://127.0.0.1:1/v1"))

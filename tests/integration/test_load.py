@@ -1,4 +1,4 @@
-"""Many runs at once, one after another, runs whose client goes away, and a faulty server: two benchmarks in small."""
+"""Many runs at once, one after another, and runs whose client goes away: `benchmarks/load.py` in small."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from dubito.benchmarks.load import (
     told,
     town_server,
 )
-from dubito.graphs.registry import graph_names
 from dubito.settings import settings
 
 Towns = Mapping[str, Any]
@@ -116,17 +115,3 @@ def test_a_page_that_is_left_ends_its_run_and_sigterm_ends_the_server(ports: lis
     assert (page.returncode, said) == (0, "")
     until(ports, hung_up)
     assert told(ports)["towns"] == {}
-
-
-def test_every_graph_can_be_asked_over_the_server_that_shows_faults(tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
-    (tmp_path / "dubito").symlink_to(script.parents[1])
-    done = subprocess.run(
-        [sys.executable, str(script), "--questions", "1", "--fault", "none"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        check=False,
-    )
-    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
-    assert {graph: int(answered) for graph, _, answered, *_ in rows} == dict.fromkeys(graph_names(), 1), done.stderr
