@@ -106,6 +106,11 @@ class FaultyServer:
         await writer.drain()
         return True
 
+    def text(self, prompt: str) -> str:
+        """The reply to a prompt: the first of the options that it lists, else one that every parser can read."""
+        listed = re.search(r"nothing else: (.*)", prompt)
+        return listed[1].split(" | ")[0] if listed else TEXT
+
     def _reply(self, path: str, body: dict[str, Any], *, spoiled: bool) -> dict[str, Any]:
         if path.endswith("/models"):
             return {"data": [{"id": "stub"}]}
@@ -113,9 +118,7 @@ class FaultyServer:
             rows = [_words(text) for text in body["input"]]
             data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
             return {"object": "list", "data": data, "model": "words", "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-        user = body["messages"][-1]["content"]
-        listed = re.search(r"nothing else: (.*)", user)
-        text = listed[1].split(" | ")[0] if listed else TEXT
+        text = self.text(body["messages"][-1]["content"])
         logprob = -0.1
         usage: Any = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         message: dict[str, Any] = {"role": "assistant", "content": text}

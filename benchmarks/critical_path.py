@@ -11,14 +11,16 @@ import argparse
 import asyncio
 import statistics
 import time
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from dubito.benchmarks.chaos import FaultyServer, settings_of
+from dubito.benchmarks.chaos import TEXT, FaultyServer, settings_of
 from dubito.graphs.registry import graph_named, graph_names, takes_answers
 from dubito.resources.resources import Resources
 
 COUNTS = "/tokenize"
+RIVERS = ("Lune", "Wyre", "Ribble")
 
 
 @dataclass
@@ -26,6 +28,7 @@ class SlowServer(FaultyServer):
     """Like a vLLM server, with a fixed time for each request. seen: of each request the path, the begin and the end."""
 
     latency: float = 0.5
+    doubtful: bool = False
     seen: list[tuple[str, float, float]] = field(default_factory=list)
 
     async def _answer(self, writer: asyncio.StreamWriter, path: str, body: dict[str, Any]) -> bool:
@@ -39,7 +42,16 @@ class SlowServer(FaultyServer):
             return {"data": [{"id": "stub", "owned_by": "vllm", "max_model_len": 32_000}]}
         if path.endswith(COUNTS):
             return {"count": 40, "max_model_len": 32_000, "tokens": [1] * 40}
-        return super()._reply(path, body, spoiled=spoiled)
+        reply = super()._reply(path, body, spoiled=spoiled)
+        if options := body.get("structured_outputs", {}).get("choice"):  # the last: a self-evaluation's "no"
+            told = {"token": options[-1], "logprob": 0.0}
+            reply["choices"][0]["logprobs"] = {"content": [{**told, "top_logprobs": [told]}]}
+        return reply
+
+    def text(self, prompt: str) -> str:
+        """Other passages get an answer of another meaning, where nothing but an answer is asked for."""
+        text = super().text(prompt)
+        return RIVERS[zlib.crc32(prompt.encode()) % len(RIVERS)] if self.doubtful and text == TEXT else text
 
 
 def chain(seen: list[tuple[str, float, float]]) -> int:
@@ -54,11 +66,11 @@ def chain(seen: list[tuple[str, float, float]]) -> int:
 async def measured(graph: str, latency: float, questions: int) -> tuple[int, float, float]:
     """The chain of a question, its seconds, and their ratio to the chain's latencies; medians."""
     runnable, found = graph_named(graph, Resources()), []
-    async with SlowServer(latency=latency) as server:
+    async with SlowServer(latency=latency, doubtful=graph.startswith("dense")) as server:
         context = settings_of(graph, server.url)
         context["llm"] = context["llm"].replace("openai:", "vllm:")
-        for number in range(questions + 1):  # the first one embeds the corpus and tries the model
-            question: dict[str, Any] = {"question": f"Which river flows through town {number}?"}
+        for _ in range(questions + 1):  # the first one embeds the corpus and tries the model
+            question: dict[str, Any] = {"question": f"Which river flows through town {time.time_ns()}?"}
             if takes_answers(runnable):
                 question["answers"] = ["the Lune"]
             server.seen.clear()
