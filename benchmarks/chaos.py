@@ -19,7 +19,7 @@ import zlib
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from dubito.errors import DubitoError, UserFault
 from dubito.graphs.registry import context_type, graph_named, graph_names, takes_answers
@@ -49,7 +49,7 @@ class FaultyServer:
     chance: random.Random = field(default_factory=lambda: random.Random(2))
     down_until: float = 0.0
 
-    async def __aenter__(self) -> "FaultyServer":
+    async def __aenter__(self) -> Self:
         """Listen on a free port."""
         self._server = await asyncio.start_server(self._client, "127.0.0.1", 0, backlog=1024)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
