@@ -221,10 +221,10 @@ def _by_searchain(
         if not new and final is None:
             break
         for sub_question, own_answer in new:
+            if sub_question in dict(lines):  # twice in one chain: nothing is left to look up
+                continue
             if len(lines) == max_hops:
                 return models.last(lines) or lines[-1][1]
-            if sub_question in dict(lines):  # twice in one chain
-                continue
             found = look_up(sub_question)
             if own_answer is None or (found and found not in own_answer):
                 break

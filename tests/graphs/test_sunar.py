@@ -26,7 +26,7 @@ from dubito.tests.scripted import (
     ScriptedReranker,
     walk,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
@@ -597,6 +597,13 @@ def choices(draw: st.DrawFn) -> tuple[reference.Settings, dict[str, Any]]:
     }
 
 
+@example(
+    World(85),  # the last look-up's question stands in the chain twice
+    (
+        reference.Settings(budget=100, batch=2, evidence=3, penalty="none"),
+        {"searchain": True, "max_hops": 2, "per_hop": 1, "meta_documents": 2},
+    ),
+)
 @settings(max_examples=60, database=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32 - 1).map(World), choices())
 async def test_it_computes_the_same_as_the_reference(
