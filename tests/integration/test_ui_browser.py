@@ -85,6 +85,15 @@ def shown(browser: Browser, selector: str) -> list[str]:
     return found
 
 
+def test_the_page_is_light_and_soon_painted(browser, serve):
+    browser.open(serve(Held()))
+    loaded = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
+    assert browser.run(f"{loaded}.reduce((bytes, one) => bytes + one.transferSize, 0)") < 200_000
+    paint = "performance.getEntriesByName('first-contentful-paint')[0]"
+    browser.until(paint)
+    assert browser.run(f"{paint}.startTime") < 5_000, "milliseconds: 250 alone, more beside other tests"
+
+
 def test_a_question_is_asked_by_keyboard_and_its_steps_come_as_they_happen(browser, serve):
     llm = Held()
     browser.open(serve(llm))
