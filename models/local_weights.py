@@ -8,14 +8,19 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
+from os import SEEK_END
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar, cast
 
 from ..errors import DubitoError, ModelFault, UserFault, needs_extra
+from ..json_files import open_file
 
 T = TypeVar("T")
 Model = TypeVar("Model")
+
+CONFIGS = ("modules.json", "config.json")
+"""One of them is in every model's folder."""
 
 WEIGHTS, END = {".safetensors", ".bin", ".json"}, 2**18
 """The files that decide what a model computes, and the bytes at both ends of each that tell it from others."""
@@ -84,19 +89,24 @@ def load_weights(load: Callable[..., T], source: str, what: str, instead: str) -
 
 
 def fingerprint(source: str) -> str:
-    """What tells the weights in a folder from others: of its files the names, the sizes and both ends; else "".
+    """What tells the weights in a model's folder from others; "" where there is no such folder, or it cannot be read.
 
-    Whole files take seconds to read, and other weights differ at their ends too.
+    It is of the files' names, sizes and ends: whole files take seconds to read, and other weights differ there too.
     """
-    digest, files = sha256(), sorted(path for path in Path(source).expanduser().rglob("*") if path.suffix in WEIGHTS)
-    for path in files:
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(END))
-            file.seek(max(0, size - END))
-            digest.update(file.read(END))
-    return digest.hexdigest() if files else ""
+    folder, digest = Path(source).expanduser(), sha256()
+    if not any((folder / name).is_file() for name in CONFIGS):  # any other folder may hold a whole disk
+        return ""
+    try:
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in WEIGHTS):
+            with open_file(path) as file:
+                size = file.seek(0, SEEK_END)
+                digest.update(f"{path.name} {size} ".encode())
+                for start in (0, max(0, size - END)):
+                    file.seek(start)
+                    digest.update(file.read(END))
+    except OSError:  # the model does not load either, and that is told in words about the model
+        return ""
+    return digest.hexdigest()
 
 
 def check_folder(source: str, what: str) -> None:

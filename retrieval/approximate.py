@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, cast, get_args
 import faiss
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import UserFault
 from ..json_files import open_file
@@ -58,7 +58,7 @@ class SearchManifest(BaseModel):
     kind: Kind
     factory: str
     parameter: Literal["efSearch", "nprobe"]
-    value: int
+    value: int = Field(ge=1, le=VALUES[-1])
     recall: float
     k: int = K
     queries: int

@@ -140,13 +140,12 @@ class StoredChunks(Sequence[Chunk]):
                 self._ends = np.asarray(read_array(folder / ENDS, "int64", [manifest.chunks]))
         except UNREADABLE as fault:  # an empty file cannot be mapped
             raise damaged(folder) from fault
-        if self._ends[-1] != len(self._lines) or (
-            len(self._lines) <= HASHED and hashlib.sha256(self._lines).hexdigest() != manifest.chunks_sha256
+        if (
+            not len(self._ends)
+            or self._ends[-1] != len(self._lines)
+            or (len(self._lines) <= HASHED and hashlib.sha256(self._lines).hexdigest() != manifest.chunks_sha256)
         ):
-            raise UserFault(
-                f"{shown(folder / CHUNKS)} was changed after the index was made, so its vectors do not fit its texts: "
-                f"{HOW_TO_BUILD}."
-            )
+            raise UserFault(f"{shown(folder / CHUNKS)} was changed after the index was made: {HOW_TO_BUILD}.")
 
     def __len__(self) -> int:
         return len(self._ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -217,6 +218,16 @@ async def test_a_structure_that_does_not_fit_is_refused_in_a_sentence(
     with pytest.raises(UserFault, match=r"The files of the index .* are missing or damaged: build it again with"):
         await Index.load(folder, TableEncoder())
     assert len((await Index.load(folder, None)).chunks) == N  # BM25 needs no structure
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**12])
+async def test_a_parameter_that_faiss_would_not_take_is_refused(saved: Path, tmp_path: Path, value: int) -> None:
+    folder = shutil.copytree(saved, tmp_path / "index")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["search"]["value"] = value
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserFault, match=r"The index .* is damaged: delete that folder and build it again"):
+        await Index.load(folder, TableEncoder())
 
 
 async def test_a_large_chunks_file_is_recognised_by_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,12 @@ def pipe(name: str) -> Callable[[Path], object]:
     return change
 
 
+def nothing_but_chunks(folder: Path) -> None:
+    changed_manifest(chunks=0)(folder)
+    np.save(folder / "line_ends.npy", np.zeros(0, np.int64))
+    np.save(folder / "vectors.npy", np.zeros((0, 8), np.float32))
+
+
 SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "is not an index: build it again with"),
     "half a manifest": (cut("manifest.json", 20), "The index .* is damaged: delete that folder and build it again"),
@@ -285,6 +291,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "another encoder": (changed_manifest(encoder="other"), "made with the encoder 'other', not with 'hash'"),
     "another dimension": (changed_manifest(dimension=9), "vectors of length 9 and the encoder 'hash' now .* length 8"),
     "another count": (changed_manifest(chunks=6), "are missing or damaged"),
+    "a count of nothing": (nothing_but_chunks, "was changed after the index was made"),
     "chunks changed": (edited, "was changed after the index was made"),
     "chunks lost": (one_chunk_less, "was changed after the index was made"),
     "no chunks": (lambda folder: (folder / "chunks.jsonl").unlink(), "are missing or damaged"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ def test_a_folders_fingerprint_is_that_of_its_weights(tmp_path: Path) -> None:
 
     content = bytes(3 * END)
     (tmp_path / "inner").mkdir()
+    (tmp_path / "modules.json").write_text("[]")
     weights = tmp_path / "inner" / "model.safetensors"
     weights.write_bytes(content)
     before = fingerprint(str(tmp_path))
@@ -27,6 +29,11 @@ def test_a_folders_fingerprint_is_that_of_its_weights(tmp_path: Path) -> None:
         weights.write_bytes(other)
         assert fingerprint(str(tmp_path)) != before
     assert fingerprint("a-name-on-the-hub") == ""
+    os.mkfifo(tmp_path / "endless.json")
+    assert fingerprint(str(tmp_path)) == "", "it is not waited for"
+    (tmp_path / "modules.json").unlink()
+    (tmp_path / "endless.json").unlink()
+    assert fingerprint(str(tmp_path)) == "", "a folder that is no model's is not walked through"
 
 
 @pytest.fixture
