@@ -329,11 +329,10 @@ async def cached_index(
         manifest = await asyncio.to_thread(read_index_manifest, path)
         if manifest.chunker == chunker.name:
             return await Index.load(path, encoder)
-        key = [FORMAT, "rechunked", manifest.chunks_sha256, encoder.name, weights_of(encoder), chunker.name]
+        key = [FORMAT, "rechunked", manifest.chunks_sha256, encoder.name, chunker.name]
     else:
         corpus = await asyncio.to_thread(lambda: read_corpus(path, on_bad_record=on_bad_record))
-        content = await asyncio.to_thread(lambda: corpus.fingerprint)
-        key = [FORMAT, content, encoder.name, weights_of(encoder), chunker.name]
+        key = [FORMAT, await asyncio.to_thread(lambda: corpus.fingerprint), encoder.name, chunker.name]
 
     async def build() -> Index:
         documents = await _restored(path, encoder) if in_folder else corpus

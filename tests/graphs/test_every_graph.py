@@ -152,6 +152,11 @@ async def test_each_setting_is_read_where_the_graph_says(case: Case, monkeypatch
     assert of_nodes - said == set()
 
 
+def test_a_setting_that_decides_what_follows_stands_at_the_node_before() -> None:
+    nodes = nodes_of_settings(CASES["vanilla_rag"]().builder.compile())
+    assert "generate" in nodes["cite"], "after_answer looks at it"
+
+
 def system_turn(prompt: Any) -> str:
     return "".join(prompt.template.blocks["system"](prompt.template.new_context({}))).strip()
 

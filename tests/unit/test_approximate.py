@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.models.interfaces import Vectors
-from dubito.retrieval import index_files
-from dubito.retrieval.approximate import FEWEST, FLAT_UP_TO, IVF_UP_TO, ApproximateSearch, kind_for
+from dubito.retrieval import approximate, index_files
+from dubito.retrieval.approximate import FEWEST, FLAT_UP_TO, IVF_UP_TO, VALUES, ApproximateSearch, Kind, kind_for
 from dubito.retrieval.chunkers import open_chunker
 from dubito.retrieval.corpus import Corpus, Document
 from dubito.retrieval.index import Index
 from dubito.state.where import condition_of
 
 N, D = 3_000, 32
-KINDS = ["hnsw", "ivf", "ivf_pq"]
+KINDS: list[Kind] = ["hnsw", "ivf", "ivf_pq"]
 
 
 def clustered(n: int, seed: int = 0) -> Vectors:
@@ -109,6 +109,15 @@ async def test_the_recall_in_the_manifest_is_that_of_its_sample(saved: Path) -> 
         hits.append(len(set(found.tolist()) & set(others)) / 10)
     assert told.recall == pytest.approx(np.mean(hits), abs=1e-3)
     assert told.recall > 0.9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("wished", "value"), [(0.0, VALUES[0]), (1.1, VALUES[-1])])
+def test_the_parameter_is_raised_until_the_recall_is_there(
+    kind: Kind, wished: float, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approximate, "RECALL", wished)
+    assert ApproximateSearch.build(kind, TABLE[:N]).manifest.value == value
 
 
 async def test_a_filter_is_exact_and_so_is_a_search_for_more_than_the_structure_finds(saved: Path) -> None:
@@ -203,7 +212,7 @@ SPOILED: dict[str, Callable[[Path, Path], object]] = {
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("others")
     for kind in KINDS:
-        ApproximateSearch.build(kind, clustered(N, seed=5)).write(folder / kind)  # type: ignore[arg-type]
+        ApproximateSearch.build(kind, clustered(N, seed=5)).write(folder / kind)
     return {kind: folder / kind for kind in KINDS}
 
 

@@ -29,14 +29,16 @@ COMMIT = "c8f4f8c9465fb69d31a8eae894c3fd509c4ca321"
 
 @dataclass
 class Mirror:
-    """files: by path; tells: the SHA-256 that is told of a file, else its own; cut: bytes after which the connection of
-    the next download is cut, and then every download is refused; ranges: of the downloads.
+    """files: by path; tells: the SHA-256 that is told of a file, else its own; size: that is told, else its own; cut:
+    bytes after which the connection of the next download is cut, and then every download is refused; ranges: of the
+    downloads.
     """
 
     url: str = ""
     storage: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     tells: dict[str, str] = field(default_factory=dict)
+    size: int | None = None
     cut: int = 0
     broken: bool = False
     ranges: list[str | None] = field(default_factory=list)
@@ -67,7 +69,7 @@ def handler_of(mirror: Mirror) -> type[BaseHTTPRequestHandler]:
                 self.send_header("X-Repo-Commit", COMMIT)
                 told = mirror.tells.get(stored, hashlib.sha256(content).hexdigest())
                 self.send_header("X-Linked-Etag", f'"{told}"')
-                self.send_header("X-Linked-Size", str(len(content)))
+                self.send_header("X-Linked-Size", str(len(content) if mirror.size is None else mirror.size))
                 self.send_header("Location", f"{mirror.storage}/storage{self.path}")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -261,6 +263,15 @@ def test_a_hub_that_has_no_such_file_or_tells_no_hash(mirror: Mirror) -> None:
     untold = dubito("corpus", "musique")
     assert untold.exit_code == 2
     assert "does not tell its SHA-256" in untold.stderr
+
+
+def test_what_the_disk_has_no_room_for_is_not_begun(mirror: Mirror) -> None:
+    mirror.holds("musique", b"{}\n")
+    mirror.size = 10**18
+    refused = dubito("corpus", "musique")
+    assert refused.exit_code == 2
+    assert "and 1,000,000,000.0 GB are needed: make room" in refused.stderr
+    assert mirror.ranges == [], "nothing was fetched"
 
 
 def test_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
