@@ -20,7 +20,7 @@ QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bri
 # ones (tests/unit).
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: ask test check format lint types floors pyright generated generate bench chaos fuzz site versions clean
+.PHONY: ask test check format lint types floors pyright extras generated generate bench chaos fuzz site versions clean
 
 ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
 	$(BIN)/dubito ask "$(QUESTION)"
@@ -49,6 +49,10 @@ pyright: $(VENV)/.dev ## check the Python blocks of README and docs as an editor
 	folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && ln -s "$(CURDIR)" "$$folder/dubito" && \
 	$(BIN)/python -m dubito.tests.documented "$$folder/pages" && cd "$$folder" && \
 	"$(abspath $(BIN))/pyright" --pythonpath "$(abspath $(BIN))/python" pages
+
+extras: $(VENV)/.dev ## install the wheel with each extra into an empty environment, and ask through uvx and pipx
+	$(BIN)/pip install --quiet uv pipx
+	PATH="$(abspath $(BIN)):$$PATH" TORCH="$(TORCH)" tests/extras.sh
 
 floors: $(VENV)/.dev
 	$(BIN)/lint-imports

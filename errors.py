@@ -95,8 +95,11 @@ def install_command(words: str) -> str:
     """
     if _said_at_installation("INSTALLER").strip() == "uv":  # its environments have no pip
         return f'uv pip install --python "{sys.prefix}" {words}'
-    if Path(sys.prefix, "pipx_metadata.json").exists():
-        return f"pipx runpip dubito install {words}"
+    environment = Path(sys.prefix)
+    if (environment / "pipx_metadata.json").exists():
+        if environment.parent.name == "venvs":
+            return f"pipx runpip {environment.name} install {words}"
+        return f'"{sys.executable}" -m pip install {words}'  # that of `pipx run` has no name
     return f"pip install {words}"
 
 

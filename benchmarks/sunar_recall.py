@@ -1,10 +1,12 @@
 """Does exploring the neighbourhood find more than re-ranking? Supporting titles of 2WikiMultihopQA, no chat model.
 
     python benchmarks/sunar_recall.py --data DIR [--write docs/measurements/sunar_recall.md]
+        [--first-stage splade:FOLDER] [--reranker cross:FOLDER] [--reranker likelihood --llm NAME]
 
 DIR holds 2wikimultihopqa/ with the corpus of 6,119 passages and the 177 open questions. The graph `neighbourhood` runs
 as it is, with the embedded models, no penalty, and a chat model that always says the same. Re-ranking alone is the
-same graph with no neighbours. Index and document graph are built at first use and kept in the cache folder.
+same graph with no neighbours. Further first stages and re-rankers come in by their names, as the settings have them.
+Index and document graph are built at first use and kept in the cache folder.
 With --write the measured part of the page is replaced; what stands outside its two marks is kept.
 """
 
@@ -24,16 +26,16 @@ from typing import Any
 
 import numpy as np
 from dubito.graphs import neighbourhood
-from dubito.models.interfaces import Completion, Encoder, Message, Reply, Sampling, Tokens, Vectors
+from dubito.models.interfaces import ChatModel, Completion, Encoder, Message, Reply, Sampling, Tokens, Vectors
 from dubito.nodes.update_frontier import ranked
-from dubito.resources.opening import open_encoder
+from dubito.resources.opening import open_chat_model, open_encoder
 from dubito.resources.resources import Resources
 from dubito.retrieval.corpus_graph import CorpusGraph
 from dubito.retrieval.index import Index
 from dubito.state.neighbourhood import NeighbourhoodContext, ScoredDocument
 from numpy.typing import NDArray
 
-CUTS = (10, 100)
+CUTS = (5, 10, 100)
 DRAWS = 200
 """Sets of random titles that are drawn for every question."""
 BASE, RERANKED, DENSE = "BM25", "BM25, its 100 re-ranked", "dense: every chunk compared"
@@ -58,6 +60,7 @@ PAIRS = [
     ("NAR, budget 200", "BM25, its 200 re-ranked"),
     ("NAR, budget 100", "hybrid"),
     ("NAR, budget 100", DENSE),
+    ("hybrid", DENSE),
     ("hybrid, NAR, budget 100", "hybrid, its 100 re-ranked"),
 ]
 """Further differences, beside those to BM25 and its re-ranking: of one budget, or of the same two rankings."""
@@ -117,7 +120,7 @@ class Timed:
 class Bench:
     """The corpus, the questions, and the graph with its resources."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, llm: ChatModel) -> None:
         """data: see the top of this file."""
         folder = data / "2wikimultihopqa"
         records = json.loads((folder / "dev_open_corpus.json").read_text(encoding="utf-8"))
@@ -126,7 +129,7 @@ class Bench:
         self.kinds = [str(record["type"]) for record in records]
         self.corpus = str(folder / "2wikimultihopqa_corpus.json")
         self.encoder = Timed(open_encoder("embedded"))
-        self.resources = Resources(llm=Mute(), encoder=self.encoder)  # type: ignore[arg-type]
+        self.resources = Resources(llm=llm, encoder=self.encoder)  # type: ignore[arg-type]
         self.graph = neighbourhood.build(self.resources).compile()
         self.index: Index
         self.title: dict[str, str]
@@ -170,9 +173,9 @@ class Bench:
         return Run(titles, result["scored"], wall, processor, self.encoder.seconds, nodes)
 
 
-async def measure(data: Path) -> str:
+async def measure(data: Path, llm: ChatModel) -> str:
     """The measured part of the page, as Markdown."""
-    bench = Bench(data)
+    bench = Bench(data, llm)
     await bench.open()
     first = {name: await bench.alone(stage) for name, stage in ALONE.items()}
     runs: dict[str, list[Run]] = {}
@@ -382,8 +385,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--first-stage", action="append", default=[], metavar="NAME")
+    parser.add_argument("--reranker", action="append", default=[], metavar="NAME")
+    parser.add_argument("--llm", metavar="NAME", help="for the re-ranker likelihood")
     arguments = parser.parse_args()
-    measured = asyncio.run(measure(arguments.data))
+    ALONE.update({name: name for name in arguments.first_stage})
+    for name in arguments.reranker:
+        SETTINGS[f"BM25, its 100 re-ranked by {name}"] = {"graph_neighbours": 0, "budget": 100, "reranker": name}
+        SETTINGS[f"NAR, budget 100, {name}"] = {"budget": 100, "reranker": name}
+    llm: ChatModel = open_chat_model(arguments.llm) if arguments.llm else Mute()
+    measured = asyncio.run(measure(arguments.data, llm))
     print(measured)
     if arguments.write:
         page = arguments.write.read_text(encoding="utf-8") if arguments.write.exists() else f"{BEGIN}\n{END}\n"

@@ -28,12 +28,15 @@ FROM_GIT = {
         (FROM_INDEX, "uv", 'uv pip install --python "PREFIX" "dubito[ui]"'),
         (EDITABLE, "uv", 'uv pip install --python "PREFIX" -e "/home/ada/my rag/dubito[ui]"'),
         (FROM_INDEX, "pipx", 'pipx runpip dubito install "dubito[ui]"'),
+        (FROM_INDEX, "pipx run", f'"{sys.executable}" -m pip install "dubito[ui]"'),
     ],
 )
 def test_an_extra_is_added_as_dubito_was_installed(
     source: object, program: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    prefix = tmp_path / ("venvs/dubito" if program == "pipx" else "a52f6b")
+    prefix.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(prefix))
     monkeypatch.syspath_prepend(str(tmp_path))
     metadata = tmp_path / "dubito-1.dist-info"
     metadata.mkdir()
@@ -41,9 +44,9 @@ def test_an_extra_is_added_as_dubito_was_installed(
     (metadata / "INSTALLER").write_text("uv\n" if program == "uv" else "pip\n")
     if source:
         (metadata / "direct_url.json").write_text(json.dumps(source))
-    if program == "pipx":
-        (tmp_path / "pipx_metadata.json").write_text("{}")
-    assert extra_command("ui") == command.replace("PREFIX", str(tmp_path))
+    if program.startswith("pipx"):
+        (prefix / "pipx_metadata.json").write_text("{}")
+    assert extra_command("ui") == command.replace("PREFIX", str(prefix))
 
 
 def test_without_metadata_it_is_pip(monkeypatch: pytest.MonkeyPatch) -> None:
