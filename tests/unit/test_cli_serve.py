@@ -30,6 +30,7 @@ open(os.path.join({notes!r}, str(port)), "w").write(str(engine.pid))
 if "--die" in words and "--kv-transfer-config" in words:
     while not os.path.exists(os.path.join({notes!r}, str(port - 1))):
         time.sleep(0.05)
+    print("(Worker) WARNING 1-1 This can cause OSError: too many open files.", flush=True)
     print("(Worker) ERROR 1-1 RuntimeError: no room for 3 GiB.", flush=True)
     print("Engine \\x1b[31mfailed", flush=True)
     sys.exit(3)
