@@ -162,7 +162,7 @@ def injections() -> list[Injection]:
         templates, record = FAMILIES[family], asked[number % len(asked)]
         canary = (SYLLABLES[number // 10] + SYLLABLES[number % 10] + "ix").capitalize()
         text = LURES[turn // len(templates) % len(LURES)].format(
-            title=record["supporting_titles"][0],
+            title=record["gold_documents"][0],
             question=record["question"],
             text=templates[turn % len(templates)].format(canary=canary),
         )

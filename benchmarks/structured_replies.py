@@ -44,13 +44,13 @@ def kinds() -> Mapping[str, Kind]:
     )
     reports = []
     for number, asked in enumerate(questions):
-        titles = [*asked["supporting_titles"], records[number]["title"]]
+        titles = [*asked["gold_documents"], records[number]["title"]]
         chunks: list[Chunk] = [
             {"id": one["title"], "doc_id": one["title"], "title": one["title"], "text": one["text"]}
             for one in records
             if one["title"] in titles
         ]
-        steps = [asked["question"], f"Find {asked['supporting_titles'][-1]}"]
+        steps = [asked["question"], f"Find {asked['gold_documents'][-1]}"]
         reports.append(report.messages(steps, chunks, examples=False))
     texts = [asked["question"] for asked in questions]
     return {

@@ -78,9 +78,9 @@ def ui(
 ) -> None:
     """Serve one page on this machine, until Ctrl-C: ask, watch the steps, read the answer and its trace.
 
-    The page offers 'sample', 'embedded', and the corpora and models that are named here or in the configuration
-    (docs/settings.md). Questions, answers and traces are kept in the cache folder, and each browser finds its own.
-    Nothing is sent anywhere except to the models.
+    The page offers 'sample', 'embedded', and the corpora and models that are named here, in DUBITO_ALLOW or in the
+    configuration (docs/settings.md). Questions, answers and traces are kept in the cache folder, and each browser
+    finds its own. Nothing is sent anywhere except to the models.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise UserFault(f"dubito ui runs on starlette and uvicorn: run `{extra_command('ui')}`.")
@@ -125,11 +125,14 @@ def check_reach(host: str, *, everybody_may_ask: bool) -> None:
 
 
 def page_allow_list(corpora: Sequence[str], llm: str | None, others: Iterable[str]) -> AllowList:
-    """The allow-list of `--corpus`, `--llm` and `--allow SETTING=VALUE`; raises as `allow_list`."""
-    from ..resources.allowlist import allow_list  # noqa: PLC0415 - keeps `--help` quick
+    """The allow-list of `--corpus`, `--llm`, `--allow SETTING=VALUE` and DUBITO_ALLOW; raises as `allow_list`."""
+    from ..resources.allowlist import AllowList, allow_list, configured_list  # noqa: PLC0415 - keeps `--help` quick
 
-    assignments = [*(f"corpus={corpus}" for corpus in corpora), *([f"llm={llm}"] if llm else []), *others]
-    return allow_list(assignments, "--allow", "have it added by --allow {name}={value} when dubito ui is started")
+    how_to_add = "have it added by --allow {name}={value} when dubito ui is started"
+    named = [*(f"corpus={corpus}" for corpus in corpora), *([f"llm={llm}"] if llm else []), *others]
+    own = allow_list(named, "--allow", how_to_add).added
+    shared = allow_list(configured_list(), "DUBITO_ALLOW", how_to_add).added
+    return AllowList({name: [*own.get(name, ()), *shared.get(name, ())] for name in own | shared}, how_to_add)
 
 
 def url_of(listening: socket.socket) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -54,21 +55,33 @@ class AllowList:
         return True
 
 
+of_this_run: ContextVar[AllowList | None] = ContextVar("of_this_run", default=None)
+"""The allow-list of the page that started a run, which then counts in place of DUBITO_ALLOW."""
+
+
 async def check_allowed(context: BaseContext) -> None:
-    """Raise `Forbidden` for a resource that DUBITO_ALLOW does not name. Not set, or '*', everything is allowed."""
-    if settings().allow not in {None, "*"}:
-        (await asyncio.to_thread(process_allow_list)).check(context)  # in a thread: it looks for the corpora on disk
+    """Raise `Forbidden` for a resource that the run's list or DUBITO_ALLOW does not name; without a list, never."""
+    allowed = of_this_run.get()
+    if allowed is None and settings().allow not in {None, "*"}:
+        allowed = await asyncio.to_thread(process_allow_list)  # in a thread: it looks for the corpora on disk
+    if allowed is not None:
+        allowed.check(context)
 
 
 @lru_cache(maxsize=1)
 def process_allow_list() -> AllowList:
     """The allow-list of the environment variable DUBITO_ALLOW, read once."""
+    how_to_add = "have {name}={value} added to DUBITO_ALLOW where the server is started"
+    return allow_list(configured_list(), "DUBITO_ALLOW", how_to_add)
+
+
+def configured_list() -> Sequence[str]:
+    """The SETTING=VALUE in DUBITO_ALLOW, which '*' has none of; raises `UserFault` if it cannot be read."""
+    allow = settings().allow
     try:
-        assignments = shlex.split(settings().allow or "")
+        return [] if allow is None or allow == "*" else shlex.split(allow)
     except ValueError as fault:
         raise UserFault(f"DUBITO_ALLOW cannot be read ({fault}): close its quotation marks.") from fault
-    how_to_add = "have {name}={value} added to DUBITO_ALLOW where the server is started"
-    return allow_list(assignments, "DUBITO_ALLOW", how_to_add)
 
 
 def allow_list(assignments: Iterable[str], source: str, how_to_add: str) -> AllowList:

@@ -26,7 +26,7 @@ from ..graphs.context_from_text import context_for
 from ..graphs.registry import DEFAULT_GRAPH, graph_named, takes_answers
 from ..presenters.words import counted
 from ..render import trace_page
-from ..resources.allowlist import AllowList, Forbidden
+from ..resources.allowlist import AllowList, Forbidden, of_this_run
 from ..resources.resources import shared_resources
 from ..settings import settings
 from ..traces.recording import Recording, assembled
@@ -249,6 +249,7 @@ class Page:
             allowed = replace(allowed, added={**allowed.added, "corpus": [own]})
         context = context_for(graph, {}, [f"{name}={value}" for name, value in typed.items()])
         allowed.check(context)
+        of_this_run.set(allowed)  # for what starts in this request
         if turns := await asyncio.to_thread(self._turns, browser, given.follows):
             if takes_answers(graph):
                 raise UserFault(f"A question to {graph.name} stands alone: ask it without following up.")

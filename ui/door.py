@@ -3,6 +3,7 @@
 `langgraph.json` names `app`. A server that others can reach does not start without an allow-list.
 """
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from ..errors import UserFault
+from ..resources.allowlist import process_allow_list
 from ..settings import settings
 from .guard import HostCheck, TokenCheck, is_loopback
 from .settings_check import SettingsCheck
@@ -26,6 +28,8 @@ async def _safe_start(_: Starlette) -> AsyncIterator[None]:
             f"This server listens on {host}, where others may reach it, and may be asked for any file and any server: "
             "name the resources that they may use in DUBITO_ALLOW, or set DUBITO_ALLOW='*' to allow everything."
         )
+    if settings().allow not in {None, "*"}:
+        await asyncio.to_thread(process_allow_list)  # a list that cannot be read, or names what is not there
     yield
 
 

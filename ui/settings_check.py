@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..errors import UserFault
 from ..graphs import chat, reviewed
 from ..graphs.registry import context_type, graph_named, graph_names
+from ..resources.allowlist import Forbidden, check_allowed
 from ..state.context import BaseContext
 
 ASSISTANTS = "/assistants/"
@@ -26,6 +27,8 @@ OF_GRAPHS = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
 
 class SettingsCheck:
     """Answers 422 and one sentence to a run, a cron job or an assistant with a wrong setting in its context.
+
+    For a resource that DUBITO_ALLOW does not name it is 403.
 
     It looks at every request that names an assistant or a graph and has a context, whatever its path.
     """
@@ -42,7 +45,8 @@ class SettingsCheck:
             for payload in _payloads(body):
                 await self._check(payload, scope)
         except UserFault as fault:
-            return await JSONResponse({"detail": str(fault)}, status_code=422)(scope, receive, send)
+            status = 403 if isinstance(fault, Forbidden) else 422
+            return await JSONResponse({"detail": str(fault)}, status_code=status)(scope, receive, send)
         return await self._app(scope, _replayed(body, receive), send)
 
     async def _check(self, payload: Mapping[str, Any], scope: Scope) -> None:
@@ -56,7 +60,7 @@ class SettingsCheck:
             if "assistant_id" in payload:  # a run adds its own context to the assistant's
                 given = {**(assistant.get("context") or {}), **given}
         if graph in contexts():
-            contexts()[graph](**given)
+            await check_allowed(contexts()[graph](**given))
 
     async def _assistant(self, identity: str, scope: Scope) -> Mapping[str, Any]:
         """The assistant, asked for in the name of the caller; empty if the server does not tell it."""

@@ -6,6 +6,7 @@ from uuid import UUID, uuid5
 
 import pytest
 from dubito.errors import UserFault
+from dubito.resources.allowlist import process_allow_list
 from dubito.settings import settings
 from dubito.ui.door import app
 from dubito.ui.guard import TokenCheck
@@ -21,9 +22,13 @@ from starlette.websockets import WebSocket
 
 @pytest.fixture(autouse=True)
 def fresh_settings() -> Iterator[None]:
-    settings.cache_clear()
+    def forget() -> None:
+        settings.cache_clear()
+        process_allow_list.cache_clear()
+
+    forget()
     yield
-    settings.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize("url", ["http://0.0.0.0:2024", "http://192.168.1.5:2024", "http://[::]:2024", ""])
@@ -36,6 +41,21 @@ def test_a_server_for_others_needs_an_allow_list(url, monkeypatch):
         settings.cache_clear()
         with TestClient(app) as client:
             assert client.get("/nothing").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("allow", "said"),
+    [
+        ("corpora=/x llm", "DUBITO_ALLOW takes setting=value.*got 'corpora=/x'"),
+        ("corpus=/nowhere", "There is no corpus at '/nowhere'"),
+        ("corpus='/x", "close its quotation marks"),
+    ],
+)
+def test_a_wrong_allow_list_is_told_at_the_start(allow, said, monkeypatch):
+    monkeypatch.setenv("LANGGRAPH_API_URL", "http://127.0.0.1:2024")
+    monkeypatch.setenv("DUBITO_ALLOW", allow)
+    with pytest.raises(UserFault, match=said), TestClient(app):
+        pass
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:2024", "http://localhost:2024", "http://[::1]:2024"])
@@ -149,6 +169,16 @@ def test_a_wrong_setting_is_refused_in_a_sentence(server, path, name, graph):
     assert refused.json()["detail"].startswith(NO_KK)
     right = {name: graph, "context": {"k": 3}, "input": {"question": "Who?"}}
     assert server.post(path, json=right).json() == {"body": right, "path": path}, "the server reads the body too"
+
+
+def test_a_resource_that_is_not_allowed_is_forbidden(server, monkeypatch):
+    monkeypatch.setenv("DUBITO_ALLOW", "llm=vllm:http://127.0.0.1:9/v1#m")
+    run: dict[str, Any] = {"assistant_id": "df_rag", "context": {"llm": "vllm:http://127.0.0.1:9/v1#m"}}
+    assert server.post("/runs/wait", json=run).status_code == 200
+    run["context"]["llm"] = "vllm:http://10.0.0.1/v1#m"
+    refused = server.post("/runs/wait", json=run)
+    assert refused.status_code == 403
+    assert refused.json()["detail"].startswith("llm 'vllm:http://10.0.0.1/v1#m' is not allowed here")
 
 
 def test_a_batch_is_refused_for_one_wrong_run(server):

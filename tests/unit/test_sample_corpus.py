@@ -39,7 +39,7 @@ def plain(title: str) -> str:
 
 
 def answering(question: dict[str, Any]) -> list[str]:
-    return [title for title in question["supporting_titles"] if names(TEXTS[title], question["answer"])]
+    return [title for title in question["gold_documents"] if names(TEXTS[title], question["answer"])]
 
 
 def sentences(text: str) -> list[str]:
@@ -82,7 +82,7 @@ def test_no_two_articles_share_ten_words_in_a_row():
 
 @each_question
 def test_a_question_has_the_documented_fields(question):
-    assert list(question) == ["id", "question", "answer", "aliases", "supporting_titles", "type", "hops"]
+    assert list(question) == ["id", "question", "answer", "aliases", "gold_documents", "type", "hops"]
     assert question["question"].endswith("?")
     assert question["answer"]
     assert question["type"] in {"bridge", "comparison", "inference", "yes_no"}
@@ -105,8 +105,8 @@ def test_the_mix_of_questions():
 
 @each_question
 def test_one_supporting_article_per_hop_and_each_exists(question):
-    assert len(set(question["supporting_titles"])) == len(question["supporting_titles"]) == question["hops"]
-    assert set(question["supporting_titles"]) <= set(TEXTS)
+    assert len(set(question["gold_documents"])) == len(question["gold_documents"]) == question["hops"]
+    assert set(question["gold_documents"]) <= set(TEXTS)
 
 
 @each_question
@@ -114,7 +114,7 @@ def test_the_answer_can_be_found_where_it_should_be(question):
     if question["type"] == "yes_no":
         assert question["answer"] in {"yes", "no"}
     elif question["type"] == "comparison":
-        assert question["answer"] in question["supporting_titles"]
+        assert question["answer"] in question["gold_documents"]
     else:
         assert answering(question)
 
@@ -127,7 +127,7 @@ def test_the_question_does_not_give_its_answer_away(question):
 
 @each_two_hop_bridge
 def test_the_second_hop_is_neither_named_nor_enough(question):
-    first, second = question["supporting_titles"]
+    first, second = question["gold_documents"]
     assert answering(question) == [second]
     assert not names(question["question"], plain(second))
     assert not names(TEXTS[second], plain(first))
@@ -135,7 +135,7 @@ def test_the_second_hop_is_neither_named_nor_enough(question):
 
 @each_two_hop_bridge
 def test_both_articles_name_what_joins_them_and_the_question_does_not(question):
-    first, second = question["supporting_titles"]
+    first, second = question["gold_documents"]
     link = LINKS.get(question["id"], plain(second))
     assert names(TEXTS[first], link)
     assert names(second, link) or names(TEXTS[second], link)
@@ -146,7 +146,7 @@ def test_both_articles_name_what_joins_them_and_the_question_does_not(question):
     "question", [question for question in QUESTIONS if question["hops"] > 2], ids=lambda question: question["id"]
 )
 def test_a_long_chain_ends_in_an_article_that_is_not_named_and_does_not_name_its_start(question):
-    first, *_, last = question["supporting_titles"]
+    first, *_, last = question["gold_documents"]
     assert answering(question)[-1] == last
     assert not names(question["question"], plain(last))
     assert not names(TEXTS[last], plain(first))

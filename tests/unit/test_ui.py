@@ -14,6 +14,7 @@ from dubito.errors import UserFault, extra_command
 from dubito.graphs.registry import context_type, graph_named, graph_names
 from dubito.presenters.presenter import presenter_of
 from dubito.resources.allowlist import Forbidden
+from dubito.settings import settings
 from dubito.state.context import BaseContext, marks_of, names_resource
 from dubito.state.df_rag import DFRagContext
 from dubito.state.seakr import SeaKRContext
@@ -112,6 +113,20 @@ def test_what_was_named_is_allowed_and_comes_first(tmp_path):
         allowed.check(SunarContext(corpus=str(tmp_path / "inner")))
     with pytest.raises(Forbidden, match="use an empty text, or have it added by --allow calibration="):
         allowed.check(SeaKRContext(calibration="/etc/passwd"))
+
+
+def test_what_the_environment_allows_comes_after_what_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("DUBITO_ALLOW", f"llm=vllm:http://127.0.0.1:9/v1#m corpus='{tmp_path}'")
+    settings.cache_clear()
+    allowed = page_allow_list([], "vllm:http://127.0.0.1:8/v1#m", [])
+    assert allowed.added == {
+        "llm": ["vllm:http://127.0.0.1:8/v1#m", "vllm:http://127.0.0.1:9/v1#m"],
+        "corpus": [str(tmp_path)],
+    }
+    monkeypatch.setenv("DUBITO_ALLOW", "judge")
+    settings.cache_clear()
+    with pytest.raises(UserFault, match="DUBITO_ALLOW takes setting=value"):
+        page_allow_list([], None, [])
 
 
 @pytest.mark.parametrize(

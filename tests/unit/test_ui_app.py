@@ -30,9 +30,11 @@ VECTORS = [[1.0, 0.1], [1.0, 0.2], [1.0, 0.3]]
 HOSTILE = "<script>alert(1)</script>"
 
 
-def app_over(llm: Any, texts: tuple[str, ...] = ("zero", "one", "two"), **more: Any) -> Starlette:
+def app_over(
+    llm: Any, texts: tuple[str, ...] = ("zero", "one", "two"), allow: tuple[str, ...] = (), **more: Any
+) -> Starlette:
     opened = Resources(llm=llm, retriever=ScriptedRetriever([1.0, 0.0], VECTORS, texts), judge=ScriptedJudge())
-    return create_app(page_allow_list([], None, []), resources=opened, **more)
+    return create_app(page_allow_list([], None, allow), resources=opened, **more)
 
 
 def chat(answer: str = "the Lune", **more: Any) -> ScriptedChat:
@@ -163,6 +165,16 @@ def test_a_question_is_found_again_and_shown_as_it_was(page):
     assert [data["node"] for kind, data in again if kind == "step"] == [one["node"] for one in last.values()]
     assert again[-1][0] == "done"
     assert parsed(again[-1][1]["html"].encode()).one("p", class_="answer").text == "the Lune"
+
+
+def test_what_the_page_allows_need_not_stand_in_the_environment_too(monkeypatch):
+    monkeypatch.setenv("DUBITO_ALLOW", "")
+    settings.cache_clear()
+    server = "vllm:http://127.0.0.1:9/v1#m"
+    with client(app_over(chat(), allow=(f"llm={server}",))) as page:
+        kind, last = events(page.post("/ask", json=body(settings={"llm": server})).text)[-1]
+    assert kind == "done"
+    assert parsed(last["html"].encode()).one("p", class_="answer").text == "the Lune"
 
 
 def test_another_browser_finds_nothing(page):
