@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fcntl import LOCK_EX, flock
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +39,25 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
     os.environ.pop("DUBITO_CACHE_DIR") if before is None else os.environ.update(DUBITO_CACHE_DIR=before)
     settings.cache_clear()
+
+
+@pytest.fixture
+def allow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Sets DUBITO_ALLOW, as a process that starts with it."""
+    from dubito.resources.allowlist import process_allow_list  # noqa: PLC0415
+    from dubito.settings import settings  # noqa: PLC0415
+
+    def forget() -> None:
+        settings.cache_clear()
+        process_allow_list.cache_clear()
+
+    def set_it(value: str) -> None:
+        monkeypatch.setenv("DUBITO_ALLOW", value)
+        forget()
+
+    yield set_it
+    monkeypatch.undo()
+    forget()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,11 @@ from dubito.errors import UserFault
 from dubito.graphs import chat as chats
 from dubito.graphs import dense_rag, reviewed, vanilla_rag
 from dubito.graphs.registry import graph_named, graph_names
-from dubito.resources.allowlist import Forbidden, process_allow_list
-from dubito.settings import settings
+from dubito.resources.allowlist import Forbidden
 from dubito.tests.scripted import QUESTION, chat, resources
 
 INPUT: Any = {"question": QUESTION}
 SERVER = "vllm:http://127.0.0.1:9/v1#m"
-
-
-@pytest.fixture
-def allow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Sets DUBITO_ALLOW, as a process that starts with it."""
-
-    def forget() -> None:
-        settings.cache_clear()
-        process_allow_list.cache_clear()
-
-    def set_it(value: str) -> None:
-        monkeypatch.setenv("DUBITO_ALLOW", value)
-        forget()
-
-    yield set_it
-    monkeypatch.undo()
-    forget()
 
 
 async def refused(graph: Any, context: dict[str, Any], given: Any = INPUT) -> str:

@@ -14,7 +14,6 @@ from dubito.errors import UserFault, extra_command
 from dubito.graphs.registry import context_type, graph_named, graph_names
 from dubito.presenters.presenter import presenter_of
 from dubito.resources.allowlist import Forbidden
-from dubito.settings import settings
 from dubito.state.context import BaseContext, marks_of, names_resource
 from dubito.state.df_rag import DFRagContext
 from dubito.state.seakr import SeaKRContext
@@ -115,16 +114,14 @@ def test_what_was_named_is_allowed_and_comes_first(tmp_path):
         allowed.check(SeaKRContext(calibration="/etc/passwd"))
 
 
-def test_what_the_environment_allows_comes_after_what_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv("DUBITO_ALLOW", f"llm=vllm:http://127.0.0.1:9/v1#m corpus='{tmp_path}'")
-    settings.cache_clear()
+def test_what_the_environment_allows_comes_after_what_is_named(allow, tmp_path):
+    allow(f"llm=vllm:http://127.0.0.1:9/v1#m corpus='{tmp_path}'")
     allowed = page_allow_list([], "vllm:http://127.0.0.1:8/v1#m", [])
     assert allowed.added == {
         "llm": ["vllm:http://127.0.0.1:8/v1#m", "vllm:http://127.0.0.1:9/v1#m"],
         "corpus": [str(tmp_path)],
     }
-    monkeypatch.setenv("DUBITO_ALLOW", "judge")
-    settings.cache_clear()
+    allow("judge")
     with pytest.raises(UserFault, match="DUBITO_ALLOW takes setting=value"):
         page_allow_list([], None, [])
 

@@ -167,9 +167,8 @@ def test_a_question_is_found_again_and_shown_as_it_was(page):
     assert parsed(again[-1][1]["html"].encode()).one("p", class_="answer").text == "the Lune"
 
 
-def test_what_the_page_allows_need_not_stand_in_the_environment_too(monkeypatch):
-    monkeypatch.setenv("DUBITO_ALLOW", "")
-    settings.cache_clear()
+def test_what_the_page_allows_need_not_stand_in_the_environment_too(allow):
+    allow("")
     server = "vllm:http://127.0.0.1:9/v1#m"
     with client(app_over(chat(), allow=(f"llm={server}",))) as page:
         kind, last = events(page.post("/ask", json=body(settings={"llm": server})).text)[-1]
