@@ -11,6 +11,7 @@ from dubito.graphs import chat as chats
 from dubito.graphs import dense_rag, reviewed, vanilla_rag
 from dubito.graphs.registry import graph_named, graph_names
 from dubito.resources.allowlist import Forbidden
+from dubito.settings import settings
 from dubito.tests.scripted import QUESTION, chat, resources
 
 INPUT: Any = {"question": QUESTION}
