@@ -14,7 +14,7 @@ from ..evals.kept_run import keep_run
 from ..evals.reports.about import notes, state
 from ..evals.reports.summary import Pair, Reference, Section, Summary, reference_of
 from ..evals.reports.tables import costs_table, means_table, parted_table
-from ..evals.reports.words import called, chance, signed
+from ..evals.reports.words import called, chance, signed, too_few
 from ..evals.reports.write import PLOTS, Written, write_reports
 from ..evals.run_folder import EvaluationRun
 from ..evals.store import Store
@@ -176,7 +176,7 @@ def _differences(section: Section, metric: str) -> str:
     )
     test = f"paired permutation test, {counted(len(section.pairs), 'pair')}, Holm"
     if not significant:
-        return f"No two systems differ significantly in {called(metric)} ({test})."
+        return f"No two systems differ significantly in {called(metric)} ({test}).{too_few(section.pairs)}"
     listed = "; ".join(_difference(pair, p) for p, pair in significant[:MOST_PAIRS])
     more = f"; and {len(significant) - MOST_PAIRS} more" if len(significant) > MOST_PAIRS else ""
     return f"Significant differences in {called(metric)} ({test}): {listed}{more}."

@@ -8,7 +8,7 @@ from ..reliability import UncertaintyBin
 from ..scores import CITED, JUDGED, MAIN, PLAN, RETRIEVAL, RIGHT, SEPER
 from .about import differing
 from .summary import GIVEN_LEVEL, Figure, MeanCost, Pair, Reference, Section, Summary, SystemFigures
-from .words import amount, called, chance, number, plain, signed
+from .words import amount, called, chance, number, plain, signed, too_few
 
 LONGEST_REASON = 300
 
@@ -129,7 +129,7 @@ def _differences(section: Section, metric: str) -> Table:
     note = (
         f"Row minus column, over the questions that both answered (at least {min(pair.n for pair in section.pairs)}). "
         f"In brackets: p of a paired permutation test, corrected for {counted(len(section.pairs), 'pair')} by Holm; "
-        "differences with p below 0.05 stand out."
+        f"differences with p below 0.05 stand out.{too_few(section.pairs)}"
     )
     columns = ["", *(f"{place}" for place in range(1, len(labels) + 1))]
     return Table(columns, rows, f"Differences in {called(metric)}", note)

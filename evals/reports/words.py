@@ -1,8 +1,12 @@
 """Numbers in the form that a report shows."""
 
 import json
+from collections.abc import Sequence
+from itertools import count
 
+from ...presenters.words import counted
 from ..scores import NAMES
+from .summary import Pair
 
 
 def called(metric: str) -> str:
@@ -23,6 +27,20 @@ def signed(value: float, digits: int = 3) -> str:
 def chance(p: float) -> str:
     """'0.031', '<0.001'."""
     return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def too_few(pairs: Sequence[Pair]) -> str:
+    """A sentence if even the clearest difference of these pairs could not be significant; else an empty text.
+
+    Of n questions that all differ in one direction the permutation test's p is 2 / 2ⁿ, and Holm's correction multiplies
+    the least p by the number of pairs.
+    """
+    n = max(pair.n for pair in pairs)
+    enough = next(more for more in count(1) if len(pairs) * 2 ** (1 - more) < 0.05)
+    if n >= enough:
+        return ""
+    least = min(1.0, len(pairs) * 2 ** (1 - n))
+    return f" With {counted(n, 'question')} p cannot fall below {least:.2f}: ask at least {enough}."
 
 
 def amount(value: float) -> str:

@@ -46,7 +46,7 @@ def test_the_main_figures_and_where_the_reports_are(run: Path):
         ["plain", "2", "1", "0.500 (0.00 to 1.00)", "0.500", "0.500"],
         ["d", "2", "0 (+1 not asked)", "0.500 (0.00 to 1.00)", "0.500", "0.500"],
     ]
-    assert "No two systems differ significantly in F1 (paired permutation test, 1 pair, Holm)." in out
+    assert "No two systems differ significantly in F1 (paired permutation test, 1 pair, Holm). With 2" in out
     assert "4 answered, 1 failed, 1 not asked yet." in out
     assert f"Wrote {run / 'report.html'} (" in out
     assert (run / "report.md").read_text().startswith("<!-- dubito report -->")

@@ -10,7 +10,9 @@ from dubito.evals.reports.about import differing
 from dubito.evals.reports.oracle import best_level
 from dubito.evals.reports.plots import by_place, frontier, overlaps
 from dubito.evals.reports.summary import Failure, Pair, Section, SystemFigures, summary_of
+from dubito.evals.reports.words import too_few
 from dubito.evals.run_folder import System
+from dubito.evals.statistics import paired_permutation
 from dubito.tests.reported import answered, asked, dse, failed, made, usage, vanilla
 
 NAMES = ["q1", "q2", "q3", "q4", "q5"]
@@ -391,3 +393,20 @@ def test_the_answers_that_a_calibrated_system_gives_are_counted_with_the_interva
     # exact: 1 - (1 - p)^3 = 0.05, and (1 - p)^3 + 3 p (1 - p)^2 = 0.05
     assert one.interval == pytest.approx((1 - 0.95 ** (1 / 3), 0.86465), abs=1e-4)
     assert [quality.system for quality in found.uncertainties] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "n", "said"),
+    [
+        (1, 5, " With 5 questions p cannot fall below 0.06: ask at least 6."),  # 2 / 2⁵
+        (1, 6, ""),
+        (3, 6, " With 6 questions p cannot fall below 0.09: ask at least 7."),  # 3 · 2 / 2⁶
+        (3, 7, ""),
+        (1, 0, " With 0 questions p cannot fall below 1.00: ask at least 6."),
+    ],
+)
+def test_questions_that_are_too_few_for_any_difference_are_told(pairs: int, n: int, said: str) -> None:
+    assert too_few([Pair("a", "b", n, 0.1, 0.5)] * pairs) == said
+    if n:
+        agreed = paired_permutation([1.0] * n, [0.0] * n, seed=0).p
+        assert (pairs * agreed >= 0.05) == bool(said)
