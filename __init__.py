@@ -51,3 +51,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name in graph_names():
         return import_module(f".graphs.{name}", __name__).graph
     raise AttributeError(f"module 'dubito' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

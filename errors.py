@@ -53,7 +53,8 @@ class ModelUnavailable(DubitoError):
     def __init__(self, endpoint: str, attempts: int, reason: str) -> None:
         """attempts: how many times the request was sent, or the node ran."""
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-        super().__init__(f"{endpoint} did not answer after {tries}: {reason}.")
+        at_once = " Start it, or choose another." if attempts == 1 else ""  # it was not there when it was first asked
+        super().__init__(f"{endpoint} did not answer after {tries}: {reason}.{at_once}")
         self.endpoint = endpoint
         self.attempts = attempts
         self.reason = reason
