@@ -67,6 +67,9 @@ FILES = (
 WIKIPEDIA = 21_000_000
 """The passages of Wikipedia of 2018, cut into 100 words (Karpukhin et al. 2020)."""
 
+DESCENT = 1.14
+"""The time of nearest-neighbour descent grows with N to this power (Dong et al. 2011)."""
+
 STRUCTURES = ("ivf", "ivf_pq", "hnsw")
 EXPLORATION, SWEEP = "exploration", "sweep"
 """SUNAR's, by the graph `neighbourhood` without a penalty; DF-RAG's over all λ, by the node `candidates`."""
@@ -358,8 +361,9 @@ def reckoned(rows: dict[tuple[int, str], dict[str, Any]]) -> list[str]:
     """What 21 million passages would take, from the largest size of each search."""
     about = (
         f"Reckoned for {WIKIPEDIA:,} passages from the largest size of each search. Disk, and the time of a query by "
-        "`bm25` and `flat`, grow with N. With inverted lists the time of a query grows with √N and that of building "
-        "with N√N, with `hnsw` with log N and N log N.\n"
+        "`bm25`, `flat` and `sweep`, grow with N; of `exploration` that of `bm25` within it, and the rest stays. With "
+        "inverted lists the time of a query grows with √N and that of building with N√N, with `hnsw` with log N "
+        f"and N log N. The document graph takes N^{DESCENT}, the law that Dong et al. (2011) found for the descent.\n"
     )
     lines = [
         about,
@@ -372,8 +376,10 @@ def reckoned(rows: dict[tuple[int, str], dict[str, Any]]) -> list[str]:
             continue
         n, row = max(sizes), rows[max(sizes), search]
         more = WIKIPEDIA / n
-        slower = {"ivf": more**0.5, "ivf_pq": more**0.5, "hnsw": np.log(WIKIPEDIA) / np.log(n)}.get(search, more)
-        longer = more * slower if search in STRUCTURES else more
+        words = rows.get((n, "bm25"), row)["ours_p50"] / row["ours_p50"]
+        root, log = more**0.5, np.log(WIKIPEDIA) / np.log(n)
+        slower = {"ivf": root, "ivf_pq": root, "hnsw": log, EXPLORATION: 1 + (more - 1) * words}.get(search, more)
+        longer = {EXPLORATION: more**DESCENT}.get(search, more * slower if search in STRUCTURES else more)
         cells = (
             f"{row['seconds'] * longer / 3600:.1f} | {row['mb'] * more / 1e3:,.0f} | {row['ours_p50'] * slower:,.1f}"
         )
