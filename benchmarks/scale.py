@@ -27,16 +27,33 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
+from dubito.benchmarks.gmmr import plain
+from dubito.benchmarks.sunar_recall import Mute
+from dubito.evals.datasets.loading import load_dataset
+from dubito.graphs import neighbourhood
+from dubito.models.interfaces import Vectors
+from dubito.nodes.candidates import candidates
+from dubito.resources.resources import Resources, shared_resources
+from dubito.retrieval.bm25 import open_bm25
+from dubito.retrieval.chunkers import open_chunker
+from dubito.retrieval.chunking import embedding_text
+from dubito.retrieval.corpus import Corpus, Document, read_corpus
+from dubito.retrieval.document_graph import cached_graph
+from dubito.retrieval.first_stage import open_first_stage
+from dubito.retrieval.index import Index
+from dubito.retrieval.neighbours import nearly_nearest
+from dubito.state.df_rag import DFRagContext
+from dubito.state.neighbourhood import NeighbourhoodContext
 from dubito.state.records import Chunk
-from numpy.typing import NDArray
 
-Vectors = NDArray[np.float32]
 Found = Sequence[int]
+Search = Callable[[Any], Awaitable[Found]]
 
 K, SEED, AT_ONCE = 10, 0, 32
 QUESTIONS = 100
@@ -50,8 +67,14 @@ FILES = (
 WIKIPEDIA = 21_000_000
 """The passages of Wikipedia of 2018, cut into 100 words (Karpukhin et al. 2020)."""
 
+DESCENT = 1.14
+"""The time of nearest-neighbour descent grows with N to this power (Dong et al. 2011)."""
+
 STRUCTURES = ("ivf", "ivf_pq", "hnsw")
-SEARCHES = ("bm25", "flat", "hybrid", *STRUCTURES)
+EXPLORATION, SWEEP = "exploration", "sweep"
+"""SUNAR's, by the graph `neighbourhood` without a penalty; DF-RAG's over all λ, by the node `candidates`."""
+
+SEARCHES = ("bm25", "flat", "hybrid", EXPLORATION, SWEEP, *STRUCTURES)
 COLUMNS = (
     *("N", "search", "index, s", "disk, MB", "open, s", "held, MB", "with 32 at once"),
     *("first p50, ms", "p50, ms", "p95, ms"),
@@ -61,12 +84,14 @@ BEGIN, END = "<!-- measured -->", "<!-- end of what was measured -->"
 
 
 class KnownVectors:
-    """An encoder whose vectors are there: of the passages in order, and of the questions."""
+    """An encoder whose vectors are there: of the questions, and of the passages in order or by the hash of the text."""
 
     name = "known"
 
-    def __init__(self, passages: Vectors, questions: dict[str, Vectors]) -> None:
-        self._passages, self._questions, self._next = passages, questions, 0
+    def __init__(
+        self, passages: Vectors, questions: Mapping[str, Vectors], rows: Mapping[int, int] | None = None
+    ) -> None:
+        self._passages, self._questions, self._rows, self._next = passages, questions, rows, 0
 
     async def dimension(self) -> int:
         """See `Encoder.dimension`."""
@@ -80,18 +105,17 @@ class KnownVectors:
         """See `Encoder.max_tokens`."""
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        """The next passages, or these questions."""
+        """The questions, the passages of these texts, or the next passages."""
         if query:
             return np.stack([self._questions[text] for text in texts])
+        if self._rows is not None:
+            return self._passages[[self._rows[hash(text)] for text in texts]]
         self._next += len(texts)
         return self._passages[self._next - len(texts) : self._next]
 
 
 async def real(data: Path, work: Path) -> None:
     """Embed the real passages and questions, once; what is embedded is in dubito's cache folder."""
-    from dubito.resources.resources import shared_resources  # noqa: PLC0415 - loads torch
-    from dubito.retrieval.chunking import embedding_text  # noqa: PLC0415
-
     encoder = await shared_resources().encoder_named("embedded")
     passages = await encoder.embed([embedding_text(chunk) for chunk in await passages_of(data)])
     np.savez(work / "real.npz", passages=passages, questions=await encoder.embed(questions_of(data), query=True))
@@ -99,17 +123,12 @@ async def real(data: Path, work: Path) -> None:
 
 async def passages_of(data: Path) -> list[Chunk]:
     """The real passages."""
-    from dubito.retrieval.chunkers import open_chunker  # noqa: PLC0415
-    from dubito.retrieval.corpus import read_corpus  # noqa: PLC0415
-
     windows = open_chunker("words:100")
     return [chunk for _, file in FILES for chunk in await windows.cut(read_corpus(data / file).documents, None)]
 
 
 def questions_of(data: Path) -> list[str]:
     """The questions that are asked, from each file in turn."""
-    from dubito.evals.datasets.loading import load_dataset  # noqa: PLC0415
-
     files = [[one.question for one in load_dataset(f"{kind}:{data / file}").questions] for kind, file in FILES]
     return [question for turn in zip(*files, strict=False) for question in turn][:QUESTIONS]
 
@@ -151,11 +170,6 @@ async def measure(
     n: int, data: Path, work: Path, searches: Sequence[str], write: Callable[[dict[str, Any]], None]
 ) -> None:
     """Index N passages for every search, and ask each in a process of its own."""
-    from dubito.retrieval.bm25 import open_bm25  # noqa: PLC0415
-    from dubito.retrieval.chunkers import open_chunker  # noqa: PLC0415
-    from dubito.retrieval.corpus import Corpus, Document  # noqa: PLC0415
-    from dubito.retrieval.index import Index  # noqa: PLC0415
-
     known, folder, cache = np.load(work / "real.npz"), work / f"{n}.index", work / f"{n}.cache"
     texts, vectors = recombined(await passages_of(data), known["passages"], n)
     corpus = Corpus(tuple(Document(str(i), title, text) for i, (title, text) in enumerate(texts)))
@@ -164,16 +178,20 @@ async def measure(
     begun = time.process_time()
     index = await Index.build(corpus, open_chunker("words:100000"), encoder)
     await index.save(folder)
-    seconds = {"flat": time.process_time() - begun, "hybrid": 0.0}
-    size = {"flat": megabytes(folder), "hybrid": 0.0}
+    seconds = {"flat": time.process_time() - begun, "hybrid": 0.0, SWEEP: 0.0}
+    size = {"flat": megabytes(folder), "hybrid": 0.0, SWEEP: 0.0}
     del corpus, encoder, vectors
-    if "bm25" in searches:
-        shutil.rmtree(cache, ignore_errors=True)
+    shutil.rmtree(cache, ignore_errors=True)
     begun = time.process_time()
     await open_bm25(index, cache)
     seconds["bm25"], size["bm25"] = time.process_time() - begun, megabytes(cache)
     for search in searches:
         extra: dict[str, Any] = {}
+        if search == EXPLORATION:
+            nearly_nearest(index.vectors[:1000], K)  # pynndescent compiles itself
+            begun = time.process_time()
+            await cached_graph(index, K, cache)
+            seconds[search], size[search] = time.process_time() - begun, megabytes(cache) - size["bm25"]
         if search in STRUCTURES:
             begun = time.process_time()
             index = await index.searched_by(search)
@@ -188,35 +206,29 @@ async def measure(
 
 def asked_alone(search: str, *paths: Path) -> dict[str, Any]:
     """What `ask` gives, from a process of its own."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    own = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "DUBITO_CACHE_DIR": str(paths[1])}
     command = [sys.executable, __file__, "--ask", search, *map(str, paths)]
-    done = subprocess.run(command, env={**os.environ, **threads}, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, env={**os.environ, **own}, check=True, stdout=subprocess.PIPE, text=True)
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 
 
 async def ask(search: str, folder: Path, cache: Path, data: Path, work: Path) -> dict[str, Any]:
     """Open one search of an index and ask it the questions, in turn with the library alone."""
-    import faiss  # noqa: PLC0415
-    from dubito.retrieval.first_stage import open_first_stage  # noqa: PLC0415
-    from dubito.retrieval.index import Index  # noqa: PLC0415
-
     texts, known = questions_of(data), np.load(work / "real.npz")["questions"][:QUESTIONS]
-    encoder = KnownVectors(known[:0], dict(zip(texts, known, strict=False)))
-    name = search if search in {"bm25", "hybrid"} else "dense"
+    encoder = KnownVectors(known[:0], vector_of := dict(zip(texts, known, strict=False)))
+    if search == EXPLORATION:  # its re-ranker compares the vectors of texts
+        index = await Index.load(folder, encoder)
+        rows = {hash(embedding_text(chunk)): row for row, chunk in enumerate(index.chunks)}
+        encoder = KnownVectors(index.vectors, vector_of, rows)
+    resources = Resources(Mute(), encoder)  # type: ignore[arg-type]
     before, begun = status("RssAnon"), time.process_time()
-    index = await Index.load(folder, encoder)
-    stage: Any = await open_first_stage(name, index, cache)
-    opened, held = time.process_time() - begun, status("RssAnon") - before
-
-    async def ours(text: str) -> Found:
-        rows: Found = (await stage.ranker.rank(text, K)).rows.tolist()
-        return rows
-
-    first = [await timed(ours, text) for text in texts]  # reads what the questions need into memory
+    index, ours = await opened(search, folder, cache, resources)
+    seconds, held = time.process_time() - begun, status("RssAnon") - before
+    first = [(await timed(ours, text))[0] for text in texts]  # reads what the questions need into memory
     await asyncio.gather(*(ours(text) for text in texts[:AT_ONCE]))
     busy = status("RssAnon") - before
-    told = {"open": opened, "held_mb": held, "busy_mb": busy, "first_p50": float(np.median(first)) * 1e3}
+    told = {"open": seconds, "held_mb": held, "busy_mb": busy, "first_p50": float(np.median(first)) * 1e3}
     _, exact = faiss.knn(known[: len(texts)], index.vectors, K, metric=faiss.METRIC_INNER_PRODUCT)
     bare = library(search, index, folder)
     times: dict[str, list[float]] = {"ours": [], "bare": []}
@@ -225,33 +237,60 @@ async def ask(search: str, folder: Path, cache: Path, data: Path, work: Path) ->
         for who, answer in (("ours", ours), ("bare", bare)):
             if answer is None:
                 continue
-            asked = texts[at] if who == "ours" or search == "bm25" else known[at]
-            times[who].append(await timed(answer, asked))
-            hits[who] += len(set(await answer(asked)) & set(exact[at].tolist()))
+            lasted, found = await timed(answer, texts[at] if who == "ours" or search == "bm25" else known[at])
+            times[who].append(lasted)
+            hits[who] += len(set(found) & set(exact[at].tolist()))
     for who, taken in times.items():
         if taken:
             told |= {f"{who}_p{q}": float(np.percentile(taken, q)) * 1e3 for q in (50, 95)}
-            if name == "dense":
+            if search not in {"bm25", "hybrid", SWEEP}:
                 told[f"{who}_recall"] = hits[who] / len(taken) / K
     return told
 
 
-async def timed(answer: Callable[[Any], Awaitable[Found]], asked: Any) -> float:  # noqa: ANN401
-    """The seconds of an answer."""
+async def opened(search: str, folder: Path, cache: Path, resources: Resources) -> tuple[Index, Search]:
+    """An index, and what finds rows of it for a question."""
+    explored, swept = NeighbourhoodContext(corpus=str(folder), penalty="none"), DFRagContext(corpus=str(folder))
+    index: Any = await resources.retriever(explored)
+    if search == EXPLORATION:
+        await resources.first_stage(explored)
+        await resources.document_graph(explored)
+        graph = neighbourhood.build(resources).compile()
+
+        async def explore(text: str) -> Found:
+            found = await graph.ainvoke({"question": text}, context=explored)
+            return [int(chunk["doc_id"]) for chunk in found["evidence"]]
+
+        return index, explore
+    if search == SWEEP:
+
+        async def sweep(text: str) -> Found:
+            found = await candidates({"question": text}, swept, resources)
+            return [row for rows in found["rows"] for row in rows]
+
+        return index, sweep
+    stage: Any = await open_first_stage(search if search in {"bm25", "hybrid"} else "dense", index, cache)
+
+    async def rank(text: str) -> Found:
+        rows: Found = (await stage.ranker.rank(text, K)).rows.tolist()
+        return rows
+
+    return index, rank
+
+
+async def timed(answer: Search, asked: Any) -> tuple[float, Found]:  # noqa: ANN401
+    """The seconds of an answer, and the answer."""
     begun = time.process_time()
-    await answer(asked)
-    return time.process_time() - begun
+    found = await answer(asked)
+    return time.process_time() - begun, found
 
 
-def library(search: str, index: Any, folder: Path) -> Callable[[Any], Awaitable[Found]] | None:  # noqa: ANN401
-    """The library alone, in memory: FAISS's flat index or the same structure, or bm25s over the same texts."""
-    import faiss  # noqa: PLC0415
-
-    if search == "hybrid":
+def library(search: str, index: Any, folder: Path) -> Search | None:  # noqa: ANN401
+    """The library alone, in memory: FAISS's flat index or the same structure, bm25s, or gMMR by its definition."""
+    if search in {"hybrid", EXPLORATION}:
         return None
     if search == "bm25":
         import bm25s  # noqa: PLC0415
-        from dubito.retrieval.chunking import embedding_text  # noqa: PLC0415
 
         words = bm25s.tokenize([embedding_text(chunk) for chunk in index.chunks], stopwords="en", show_progress=False)
         model = bm25s.BM25(method="lucene")
@@ -262,16 +301,19 @@ def library(search: str, index: Any, folder: Path) -> Callable[[Any], Awaitable[
             return model.retrieve(asked, k=K, show_progress=False)[0][0].tolist()  # type: ignore[no-any-return]
 
         return by_words
+    structure: Any = faiss.IndexFlatIP(index.vectors.shape[1])
     if search == "flat":
-        structure: Any = faiss.IndexFlatIP(index.vectors.shape[1])
         structure.add(index.vectors)
+    elif search == SWEEP:
+        held = np.array(index.vectors)
     else:
         structure, chosen = faiss.read_index(str(folder / "search.faiss")), index.manifest.search
         faiss.ParameterSpace().set_index_parameter(structure, chosen.parameter, chosen.value)
 
     async def by_vector(vector: Vectors) -> Found:
-        rows: Found = structure.search(vector[None], K)[1][0].tolist()
-        return rows
+        rows = plain(vector, held) if search == SWEEP else structure.search(vector[None], K)[1]
+        found: Found = rows.ravel().tolist()
+        return found
 
     return by_vector
 
@@ -294,7 +336,7 @@ def tables(rows: dict[tuple[int, str], dict[str, Any]]) -> str:
         f"| {' | '.join(COLUMNS)} |",
         f"|{'---|' * len(COLUMNS)}",
     ]
-    for (n, search), row in rows.items():
+    for (n, _), row in rows.items():
         cells = [f"{n:,}", named(row), f"{row['seconds']:,.1f}", f"{row['mb']:,.0f}", f"{row['open']:.2f}"]
         cells += [f"{row['held_mb']:,.0f}", f"{row['busy_mb']:,.0f}"]
         cells += [f"{row[key]:.2f}" for key in ("first_p50", "ours_p50", "ours_p95")]
@@ -302,8 +344,8 @@ def tables(rows: dict[tuple[int, str], dict[str, Any]]) -> str:
         cells += [f"{row['bare_p50']:.2f}", f"{row['bare_p95']:.2f}"] if bare else ["", ""]
         cells += [f"{row['ours_p50'] / row['bare_p50']:.2f}" if bare else ""]
         cells += [f"{row[key]:.3f}" if key in row else "" for key in ("ours_recall", "bare_recall")]
-        if search == "hybrid":
-            cells[2] = cells[3] = "both"
+        if not row["mb"]:
+            cells[2] = cells[3] = "no more"
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *reckoned(rows)])
 
@@ -319,8 +361,9 @@ def reckoned(rows: dict[tuple[int, str], dict[str, Any]]) -> list[str]:
     """What 21 million passages would take, from the largest size of each search."""
     about = (
         f"Reckoned for {WIKIPEDIA:,} passages from the largest size of each search. Disk, and the time of a query by "
-        "`bm25` and `flat`, grow with N. With inverted lists the time of a query grows with √N and that of building "
-        "with N√N, with `hnsw` with log N and N log N.\n"
+        "`bm25`, `flat` and `sweep`, grow with N; of `exploration` that of `bm25` within it, and the rest stays. With "
+        "inverted lists the time of a query grows with √N and that of building with N√N, with `hnsw` with log N "
+        f"and N log N. The document graph takes N^{DESCENT}, the law that Dong et al. (2011) found for the descent.\n"
     )
     lines = [
         about,
@@ -333,8 +376,10 @@ def reckoned(rows: dict[tuple[int, str], dict[str, Any]]) -> list[str]:
             continue
         n, row = max(sizes), rows[max(sizes), search]
         more = WIKIPEDIA / n
-        slower = {"ivf": more**0.5, "ivf_pq": more**0.5, "hnsw": np.log(WIKIPEDIA) / np.log(n)}.get(search, more)
-        longer = more * slower if search in STRUCTURES else more
+        words = rows.get((n, "bm25"), row)["ours_p50"] / row["ours_p50"]
+        root, log = more**0.5, np.log(WIKIPEDIA) / np.log(n)
+        slower = {"ivf": root, "ivf_pq": root, "hnsw": log, EXPLORATION: 1 + (more - 1) * words}.get(search, more)
+        longer = {EXPLORATION: more**DESCENT}.get(search, more * slower if search in STRUCTURES else more)
         cells = (
             f"{row['seconds'] * longer / 3600:.1f} | {row['mb'] * more / 1e3:,.0f} | {row['ours_p50'] * slower:,.1f}"
         )
@@ -354,10 +399,10 @@ def plot(rows: dict[tuple[int, str], dict[str, Any]], file: Path) -> None:
     for axis, (key, label) in zip(axes, figures.items(), strict=True):
         for place, search in enumerate(SEARCHES):
             sizes = [n for n, other in rows if other == search]
-            if not sizes or (search == "hybrid" and key != "ours_p50"):
+            if not sizes or not rows[max(sizes), search][key]:
                 continue
             axis.plot(sizes, [rows[n, search][key] for n in sizes], ".-", color=f"C{place}", label=search)
-            if key == "ours_p50" and search != "hybrid":
+            if key == "ours_p50" and "bare_p50" in rows[max(sizes), search]:
                 axis.plot(sizes, [rows[n, search]["bare_p50"] for n in sizes], "--", color=f"C{place}", alpha=0.6)
         axis.set(xscale="log", yscale="log", xlabel="passages", ylabel=label)
         axis.grid(alpha=0.3)
@@ -371,7 +416,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000])
-    parser.add_argument("--without", choices=STRUCTURES, nargs="*", default=[], help="leave these searches out")
+    parser.add_argument("--without", choices=SEARCHES, nargs="*", default=[], help="leave these searches out")
     parser.add_argument("--work", type=Path, default=Path("build/scale"), help="for vectors and indexes")
     parser.add_argument("--results", type=Path, default=Path(__file__).with_suffix(".jsonl"))
     parser.add_argument("--write", type=Path, metavar="PAGE")
