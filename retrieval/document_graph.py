@@ -1,17 +1,20 @@
 """The document graph of SUNAR: each chunk's k nearest other chunks by cosine, computed once and kept on disk.
 
 On disk it is a folder with a manifest, `neighbours.npy` (int32 [N, k]: rows of the index, nearest first, filled up with
--1) and `scores.npy` (float32 [N, k]: cosines, filled up with -inf). The arrays are read memory-mapped.
+-1), `scores.npy` (float32 [N, k]: cosines, filled up with -inf) and `ids.npy` (uint64 [2, N]: hashes of the chunks'
+ids, ascending, and their rows). The arrays are read memory-mapped.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import UserFault, extra_command
 from ..models.interfaces import Encoder
@@ -38,7 +41,7 @@ class GraphManifest(Derived):
     """
 
     kind: str = "document graph"
-    format: int = 1
+    format: int = 2
     encoder: str
     dimension: int
     k: int
@@ -54,13 +57,19 @@ class DocumentGraph:
     chunks and any encoder.
     """
 
-    def __init__(self, manifest: GraphManifest, chunks: Sequence[Chunk], nearest: Neighbours) -> None:
-        """For `build` and `read`. chunks: in row order; nearest: their neighbours in the same order."""
+    def __init__(
+        self,
+        manifest: GraphManifest,
+        chunks: Sequence[Chunk],
+        nearest: Neighbours,
+        ids: NDArray[np.uint64] | None = None,
+    ) -> None:
+        """For `build` and `read`. chunks: in row order; nearest: their neighbours in the same order; ids: see above."""
         self.manifest = manifest
         # plain arrays over the memory map: their rows are read several times faster
         self._chunks = chunks
         self.nearest = Neighbours(np.asarray(nearest.rows), np.asarray(nearest.scores))
-        self._row = {chunk["id"]: row for row, chunk in enumerate(chunks)}
+        self._ids = np.asarray(_ids_of(chunks) if ids is None else ids)
 
     @classmethod
     async def build(cls, index: Index, k: int, progress: Progress | None = None) -> Self:
@@ -86,22 +95,35 @@ class DocumentGraph:
         shape = manifest.chunks, manifest.k
         rows = read_array(folder / "neighbours.npy", "int32", shape)
         scores = read_array(folder / "scores.npy", "float32", shape)
-        return cls(manifest, index.chunks, Neighbours(rows, scores))
+        ids = read_array(folder / "ids.npy", "uint64", (2, manifest.chunks))
+        return cls(manifest, index.chunks, Neighbours(rows, scores), ids)
 
     def neighbours(self, chunk_id: str) -> list[tuple[str, float]]:
         """The nearest other chunks with their cosines, nearest first, equals in corpus order; none for an unknown id.
 
         There are k, or fewer in a corpus of at most k chunks.
         """
-        row = self._row.get(chunk_id)
-        if row is None:
+        try:
+            row = self._row(chunk_id)
+        except KeyError:
             return []
         rows, scores = self.nearest.rows[row].tolist(), self.nearest.scores[row].tolist()
         return [(self._chunks[other]["id"], score) for other, score in zip(rows, scores, strict=True) if other >= 0]
 
     def chunk(self, chunk_id: str) -> Chunk:
         """A copy of the chunk of that id, without a score; `KeyError` for an unknown id."""
-        return self._chunks[self._row[chunk_id]].copy()
+        return self._chunks[self._row(chunk_id)].copy()
+
+    def _row(self, chunk_id: str) -> int:
+        """The row of the chunk of that id; `KeyError` for an unknown id."""
+        hashes, rows = self._ids
+        due = _hash(chunk_id)
+        for place in range(int(np.searchsorted(hashes, due)), len(hashes)):
+            if hashes[place] != due:
+                break
+            if self._chunks[row := int(rows[place])]["id"] == chunk_id:
+                return row
+        raise KeyError(chunk_id)
 
     async def extended(self, index: Index, progress: Progress | None = None) -> Self:
         """The graph of an index that begins with this graph's chunks and continues with new chunks.
@@ -141,6 +163,19 @@ class DocumentGraph:
         """Write the arrays into a folder."""
         np.save(folder / "neighbours.npy", self.nearest.rows, allow_pickle=False)
         np.save(folder / "scores.npy", self.nearest.scores, allow_pickle=False)
+        np.save(folder / "ids.npy", self._ids, allow_pickle=False)
+
+
+def _hash(chunk_id: str) -> np.uint64:
+    digest = blake2b(chunk_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+def _ids_of(chunks: Sequence[Chunk]) -> NDArray[np.uint64]:
+    """[2, N]: the hashes of the chunks' ids, ascending, and their rows. With it a graph opens without its chunks."""
+    hashes = np.fromiter((_hash(chunk["id"]) for chunk in chunks), np.uint64, len(chunks))
+    rows = np.argsort(hashes, kind="stable")
+    return np.stack([hashes[rows], rows.astype(np.uint64)])
 
 
 async def cached_graph(

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +103,35 @@ def clustered(n: int, d: int, centres: int, seed: int = 0) -> Vectors:
     rng = np.random.default_rng(seed)
     middle = rng.standard_normal((centres, d))
     return unit(middle[rng.integers(centres, size=n)] + 0.7 * rng.standard_normal((n, d)))
+
+
+def test_a_graph_is_opened_without_reading_a_chunk(tmp_path: Path) -> None:
+    index = index_of(EXACT)
+    graph_of(index, 2).fill(tmp_path)
+    read = []
+
+    class Watched(list[Chunk]):
+        def __getitem__(self, row: Any) -> Any:
+            read.append(row)
+            return super().__getitem__(row)
+
+        def __iter__(self) -> Iterator[Chunk]:
+            raise AssertionError("all chunks are read")
+
+    watched = Index(index.manifest, Watched(index.chunks), index.vectors, NoEncoder())
+    graph = DocumentGraph.read(tmp_path, watched, document_graph.manifest_of(index, 2))
+    assert read == []
+    assert graph.neighbours("c5") == brute_force(EXACT, 2)[5]
+    assert set(read) == {5, *(int(name[1:]) for name, _ in brute_force(EXACT, 2)[5])}
+
+
+def test_ids_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_graph, "_hash", lambda chunk_id: np.uint64(len(chunk_id)))
+    graph = graph_of(index_of(EXACT), 3)
+    assert table_of(graph) == brute_force(EXACT, 3)
+    assert graph.neighbours("cx") == []
+    with pytest.raises(KeyError):
+        graph.chunk("cxy")
 
 
 @given(rows=st.lists(st.sampled_from(EXACT), min_size=1, max_size=40), k=st.integers(1, 12))
