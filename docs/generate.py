@@ -57,8 +57,8 @@ def generated(root: Path) -> dict[Path, str]:
     for name in graphs:
         if not presenter_of(name).about:
             raise UserFault(
-                f"The graph '{name}' has no presenter, or one that does not say what the graph does: define `presenter` "
-                f"with its `about` in presenters/{name}.py, as in examples/crag/presenters/crag.py."
+                f"The graph '{name}' has no presenter, or one that does not say what the graph does: define "
+                f"`presenter` with its `about` in presenters/{name}.py, as in examples/crag/presenters/crag.py."
             )
     files = {
         root / "langgraph.json": langgraph_json(graphs),
@@ -73,8 +73,8 @@ def generated(root: Path) -> dict[Path, str]:
         text = page.read_text(encoding="utf-8")
         if alone := re.search(MARKER, PLACE.sub("", text)):
             raise UserFault(
-                f"{page.relative_to(root)} has '{alone[0]}' on its own: each marker stands on a line of its own, and each "
-                "place ends with <!-- end --> before the next begins."
+                f"{page.relative_to(root)} has '{alone[0]}' on its own: each marker stands on a line of its own, and "
+                "each place ends with <!-- end --> before the next begins."
             )
         if PLACE.search(text):
             files[page] = PLACE.sub(lambda at: "\n\n".join([at[1], part(graphs, at[2], at[3]), at[4]]), text)
