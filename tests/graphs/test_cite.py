@@ -41,7 +41,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 INPUT: Any = {"question": QUESTION}
 SYSTEM = cited_answer.messages("", [])[0]
 CITING = sorted(name for name in graph_names() if issubclass(context_type(graph_named(name)), CitingContext))
-IN_PLACE = {"vanilla_rag", "df_rag"}
+IN_PLACE = {name for name in CITING if getattr(context_type(graph_named(name)), "writes_marks")}
 """The graphs whose model writes the marks with the answer."""
 
 WORDS = "the Lune [1], and not [9] the Wyre"
