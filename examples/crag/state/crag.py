@@ -32,7 +32,7 @@ class CragOutput(Answered):
 
 
 class CragContext(VanillaRagContext):
-    """Settings of CRAG, and of the retrieval that it grades. `writes_marks` holds as in plain RAG: `generate` answers."""
+    """Settings of CRAG, and of the retrieval that it grades. It writes marks as plain RAG does."""
 
     graph: ClassVar[str] = "crag"
     measures_itself: ClassVar[bool] = True
