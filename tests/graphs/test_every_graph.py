@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +19,41 @@ from dubito.graphs.wiring import nodes_of_settings
 from dubito.prompt_templates import PROMPTS
 from dubito.state.context import BaseContext, all_contexts
 from dubito.tests.graphs.test_forks import CASES, Case, figures
+from dubito.tests.recorded import RUNS
 from dubito.tests.scripted import ANSWERED, ScriptedChat
+from dubito.tests.unit.test_trace_viewer import WHY
 from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 
 CONTEXT_FIELDS = {name for context in all_contexts() for name in context.model_fields}
+
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PLACES: dict[str, set[str]] = {
+    "CASES in tests/graphs/test_forks.py": {
+        name.partition(",")[0] for name in CASES if name.removesuffix("_chat") == name
+    },
+    "RUNS in tests/recorded.py": set(RUNS),
+    "WHY in tests/unit/test_trace_viewer.py": set(WHY),
+    "the first table of README.md": {
+        name
+        for cell in re.findall(r"^\| (`[^|]*)\|", README.partition("\n## ")[0], re.M)
+        for name in re.findall(r"\w+", cell)
+    },
+    "<!-- figure NAME --> or <!-- settings NAME --> in a page of docs/": {
+        name
+        for page in (ROOT / "docs").glob("*.md")
+        for name in re.findall(r"^<!-- (?:figure|settings) (\w+) -->$", page.read_text(encoding="utf-8"), re.M)
+    }
+    - {"shared"},
+}
+"""Where each graph has to stand, and the graphs that stand there."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_graph_has_its_place(place: str) -> None:
+    assert PLACES[place] == set(graph_names()), place
 
 
 @pytest.fixture(params=graph_names())
