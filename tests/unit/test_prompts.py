@@ -108,7 +108,7 @@ def test_a_prompt_is_a_chat_that_begins_with_the_rules_and_ends_with_the_data(na
         assert "{{" not in message["content"]
 
 
-def test_every_template_has_a_test_here() -> None:
+def test_every_template_has_its_place_in_prompts() -> None:
     folder = Path(dubito.prompts.__file__).parent
     templates = {path.stem for path in folder.glob("*.jinja")} - {"passages"}
     assert templates == {name.split()[0] for name in PROMPTS}
