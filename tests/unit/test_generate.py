@@ -11,7 +11,7 @@ import pytest
 from dubito.docs import generate
 from dubito.errors import UserFault
 from dubito.graphs.registry import context_type, graph_named, graph_names, takes_a_plain_question
-from dubito.presenters.presenter import Presenter
+from dubito.presenters.presenter import Presenter, presenter_of
 
 PAGE = """# A page
 
@@ -96,7 +96,6 @@ def test_a_marker_that_has_no_place_is_refused_and_nothing_is_written(
 
 def test_a_graph_that_nobody_describes_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = {"cot": Presenter("cot")}
-    presenter_of = generate.presenter_of
     monkeypatch.setattr(generate, "presenter_of", lambda name: without.get(name) or presenter_of(name))
     with pytest.raises(UserFault, match=r"'cot' has no presenter.* define .presenter. .*presenters/cot\.py"):
         list(generate.stale(repository))
