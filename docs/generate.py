@@ -14,12 +14,11 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_type_hints
 
-from dubito.errors import UserFault
+from dubito.errors import UserFault, either
 from dubito.graphs import chat, reviewed
 from dubito.graphs.registry import graph_named, graph_names
 from dubito.nodes.thresholds import threshold_of
@@ -37,7 +36,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 GRAPHS = Path("reference/graphs")
-PLACE = re.compile(r"(<!-- (figure|settings|studio|backends) (\w+) -->)\n.*?\n(<!-- end -->)", re.DOTALL)
+MARKER = r"<!-- (?:(?:figure|settings|studio|backends) \w+|end) -->"
+PLACE = re.compile(
+    rf"(<!-- (figure|settings|studio|backends) (\w+) -->)\n(?:(?!{MARKER}).)*?(?<=\n)(<!-- end -->)", re.DOTALL
+)
 
 SHARED = {BaseContext.__module__, CorpusContext.__module__}
 """The modules of the settings that several techniques share."""
@@ -50,8 +52,14 @@ FORMS: dict[ModuleType, str] = {
 
 
 def generated(root: Path) -> dict[Path, str]:
-    """The text that each file should have."""
+    """The text that each file should have; `UserFault` for a graph that nobody describes, and a marker on its own."""
     graphs = {name: graph_named(name) for name in graph_names()}
+    for name in graphs:
+        if not presenter_of(name).about:
+            raise UserFault(
+                f"The graph '{name}' has no presenter, or one that does not say what the graph does: define "
+                f"`presenter` with its `about` in presenters/{name}.py, as in examples/crag/presenters/crag.py."
+            )
     files = {
         root / "langgraph.json": langgraph_json(graphs),
         root / "__init__.py": package((root / "__init__.py").read_text(encoding="utf-8"), list(graphs)),
@@ -63,6 +71,11 @@ def generated(root: Path) -> dict[Path, str]:
         files[root / "docs" / "graphs" / f"{name}.mmd"] = graph.get_graph(xray=True).draw_mermaid()
     for page in sorted((root / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")
+        if alone := re.search(MARKER, PLACE.sub("", text)):
+            raise UserFault(
+                f"{page.relative_to(root)} has '{alone[0]}' on its own: each marker stands on a line of its own, and "
+                "each place ends with <!-- end --> before the next begins."
+            )
         if PLACE.search(text):
             files[page] = PLACE.sub(lambda at: "\n\n".join([at[1], part(graphs, at[2], at[3]), at[4]]), text)
     return files
@@ -85,13 +98,8 @@ def langgraph_json(graphs: dict[str, Graph]) -> str:
 
 
 def _entry(path: str, description: str, graph: str) -> dict[str, str]:
-    about = about_graph(graph).splitlines()[0]
-    return {"path": path, "description": description.format(name=presenter_of(graph).name, about=about)}
-
-
-def about_graph(name: str) -> str:
-    """The sentences of the graph's presenter, else its module's docstring."""
-    return presenter_of(name).about or inspect.getdoc(import_module(f"dubito.graphs.{name}")) or "Answers a question."
+    shown = presenter_of(graph)
+    return {"path": path, "description": description.format(name=shown.name, about=shown.about)}
 
 
 def package(text: str, names: list[str]) -> str:
@@ -122,7 +130,7 @@ def reference(graphs: Mapping[str, Graph], docs: Path) -> dict[Path, str]:
     page_of: dict[type, str] = {Question: "../state.md", Answered: "../state.md"}
     pages = {}
     for name, graph in graphs.items():
-        parts = [f"# {name}", about_graph(name)]
+        parts = [f"# {name}", presenter_of(name).about]
         parts += [
             f"[The technique](../../{page})." for page, text in texts.items() if f"<!-- figure {name} -->" in text
         ]
@@ -325,6 +333,8 @@ def part(graphs: Mapping[str, Graph], kind: str, name: str) -> str:
         return backends(graphs)
     if (kind, name) == ("settings", "shared"):
         return shared_settings(graphs)
+    if name not in graphs:
+        raise UserFault(f"<!-- {kind} {name} --> names no graph: use {either(list(graphs))}.")
     return {"figure": figure, "settings": settings, "studio": studio}[kind](graphs[name])
 
 
@@ -346,10 +356,13 @@ def write(root: Path) -> None:
 
 def main() -> None:
     """Write the files, or with `--check` name those that are out of date."""
-    if sys.argv[1:] != ["--check"]:
-        write(ROOT)
-    elif names := ", ".join(str(file.relative_to(ROOT)) for file in stale(ROOT)):
-        sys.exit(f"Out of date: {names}. Run `make generate` and commit what it writes.")
+    try:
+        if sys.argv[1:] != ["--check"]:
+            write(ROOT)
+        elif names := ", ".join(str(file.relative_to(ROOT)) for file in stale(ROOT)):
+            sys.exit(f"Out of date: {names}. Run `make generate` and commit what it writes.")
+    except UserFault as fault:
+        sys.exit(str(fault))
 
 
 if __name__ == "__main__":

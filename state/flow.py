@@ -45,7 +45,7 @@ class Flow(TypedDict, total=False):
     """The state of every graph.
 
     evidence: the chunks that the answer is made from, most similar to the question first.
-    uncertainty: written by the last node. chosen: written by `prepare`.
+    uncertainty: null unless the technique has a node that measures it. chosen: written by `prepare`.
     signals, meanings, abstained, withheld_answer, certificate: written by `check_certainty`, if the settings ask for
     it; meanings: the sampled answers, those that mean the same together.
     cited_answer: what `generate` wrote with marks, until `cite` has read them; citations: written by `cite`.

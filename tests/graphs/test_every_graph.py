@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,30 +19,44 @@ from dubito.graphs.wiring import nodes_of_settings
 from dubito.prompt_templates import PROMPTS
 from dubito.state.context import BaseContext, all_contexts
 from dubito.tests.graphs.test_forks import CASES, Case, figures
+from dubito.tests.recorded import RUNS
 from dubito.tests.scripted import ANSWERED, ScriptedChat
+from dubito.tests.unit.test_trace_viewer import WHY
 from langgraph.config import get_config
 from langgraph.graph import END, START, StateGraph
 
 CONTEXT_FIELDS = {name for context in all_contexts() for name in context.model_fields}
-STEPWISE = {"steps", "stop_reason"}
-OWN_FIGURES: dict[str, set[str]] = {
-    "cot": STEPWISE,
-    "dense": {"responses", "rephrasings", "link", "dse", "shares", "certain"},
-    "dense_rag": {"dse", "certain", "sufficient", "stop_reason", "rounds"},
-    "df_rag": {"plan", "candidates", "evaluations", "supports", "lambda_star", "incremental_context"},
-    "escalate": {"tried"},
-    "flare": STEPWISE,
-    "ircot": STEPWISE,
-    "iter_retgen": {"iterations"},
-    "neighbourhood": {"scored", "stop_reason"},
-    "seakr": {*STEPWISE, "threshold", "strategy_answers", "strategy"},
-    "seper": {"gold_answers", "seper", "seper_without", "delta", "with_context", "without_context"},
-    "sunar": {"hops", "sequential_answer", "changed"},
-    "vanilla_rag": set(),
+
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PLACES: dict[str, set[str]] = {
+    "CASES in tests/graphs/test_forks.py": {
+        name.partition(",")[0] for name in CASES if name.removesuffix("_chat") == name
+    },
+    "RUNS in tests/recorded.py": set(RUNS),
+    "WHY in tests/unit/test_trace_viewer.py": set(WHY),
+    "the first table of README.md": {
+        name
+        for cell in re.findall(r"^\| (`[^|]*)\|", README.partition("\n## ")[0], re.M)
+        for name in re.findall(r"\w+", cell)
+    },
+    "<!-- figure NAME --> or <!-- settings NAME --> in a page of docs/": {
+        name
+        for page in (ROOT / "docs").glob("*.md")
+        for name in re.findall(r"^<!-- (?:figure|settings) (\w+) -->$", page.read_text(encoding="utf-8"), re.M)
+    }
+    - {"shared"},
 }
+"""Where each graph has to stand, and the graphs that stand there."""
 
 
-@pytest.fixture(params=OWN_FIGURES)
+@pytest.mark.parametrize("place", PLACES)
+def test_every_graph_has_its_place(place: str) -> None:
+    assert PLACES[place] == set(graph_names()), place
+
+
+@pytest.fixture(params=graph_names())
 def case(request: pytest.FixtureRequest, fast_retries: None) -> Case:
     return CASES[request.param]()
 
@@ -52,7 +68,7 @@ async def output_of(case: Case) -> dict[str, Any]:
     return figures(output)
 
 
-@pytest.mark.parametrize("name", OWN_FIGURES)
+@pytest.mark.parametrize("name", graph_names())
 async def test_every_way_to_call_gives_the_same(name: str) -> None:
     case = CASES[name]()
     graph: Any = case.builder.compile()
@@ -65,12 +81,19 @@ async def test_every_way_to_call_gives_the_same(name: str) -> None:
         lambda: asyncio.to_thread(lambda: [*graph.stream(case.given, context=settings, stream_mode="values")][-1]),
     ]
     expected = await output_of(case)
-    assert set(expected) == ANSWERED | OWN_FIGURES[name]
+    assert set(expected) == set(case.builder.output_schema.__annotations__) >= ANSWERED
     assert json.loads(json.dumps(expected, allow_nan=False)) == expected
     for way in ways:
         got = await way()
         assert figures({key: got[key] for key in expected}) == expected  # a stream of values has the whole state
         case.forget()
+
+
+@pytest.mark.parametrize("name", graph_names())
+async def test_the_settings_say_whether_it_measures_an_uncertainty_of_its_own(name: str) -> None:
+    case = CASES[name]()
+    measured = (await output_of(case))["uncertainty"] is not None
+    assert getattr(context_type(case.builder.compile()), "measures_itself", False) == measured, "`measures_itself`"
 
 
 async def last(stream: Any) -> Any:

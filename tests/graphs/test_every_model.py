@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from dubito.docs.generate import BACKENDS, works_with
 from dubito.errors import UserFault
-from dubito.graphs.registry import context_type, graph_named
+from dubito.graphs.registry import context_type, graph_named, graph_names
 from dubito.models.interfaces import (
     MIDDLE_LAYER,
     Introspection,
@@ -30,10 +30,6 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 SAYS = "So the final answer is: the Lune."
-GRAPHS = [
-    *("cot", "dense", "dense_rag", "df_rag", "flare", "ircot", "iter_retgen", "neighbourhood", "seakr", "seper"),
-    *("sunar", "vanilla_rag"),
-]
 
 
 def token(text: str) -> dict[str, Any]:
@@ -188,7 +184,7 @@ ANSWERS: Mapping[str, Mapping[str, str]] = {
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", graph_names())
 async def test_it_answers_or_says_what_to_set(graph: str, kind: str, models: Mapping[str, Opened]) -> None:
     due = ANSWERS.get(graph, {"": "yes"})
     due_here, model = due.get(kind, due[""]), models[kind]

@@ -33,7 +33,6 @@ from dubito.graphs import (
     sunar,
     vanilla_rag,
 )
-from dubito.graphs.registry import graph_names
 from dubito.models.interfaces import Completion, Judgements, Message, Reply, Sampling, Tokens
 from dubito.prompts import standalone
 from dubito.resources.resources import Resources
@@ -468,10 +467,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "seakr_chat": lambda: chat_case("seakr", seakr_case),
     "sunar_chat": lambda: chat_case("sunar", sunar_case),
 }
-
-
-def test_every_graph_has_a_case() -> None:
-    assert {name.partition(",")[0] for name in CASES if not name.endswith("_chat")} == set(graph_names())
 
 
 # --- threads ---

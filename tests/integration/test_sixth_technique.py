@@ -1,4 +1,4 @@
-"""A sixth technique costs five files: examples/crag, put into a copy of the package, is found everywhere."""
+"""A sixth technique is six files: examples/crag, put into a copy of the package, is found everywhere."""
 
 from __future__ import annotations
 
@@ -134,6 +134,17 @@ print(page.post("/ask", json={"graph": "crag", "question": "Who founded the Lune
 def test_it_is_evaluated_with_its_uncertainty(dubito, home):
     dubito("eval", "crag", "--dataset", "questions.jsonl", "--corpus", "corpus.jsonl", "--out", "crag.run", "-k", "3")
     assert "share of irrelevant chunks" in (home / "crag.run" / "report.md").read_text()
+
+
+def test_its_own_uncertainty_is_calibrated(dubito, home):
+    questions = [{"question": f"{QUESTION} ({i})", "answers": ["Beatrix Hale"]} for i in range(20)]
+    write_lines(home / "many.jsonl", questions)
+    asked = ["--corpus", "corpus.jsonl", "-k", "3"]
+    found = json.loads(dubito("calibrate", "crag", "many.jsonl", "--keep", "0.5", "--out", "c.json", "--json", *asked))
+    # of three passages one is relevant, whatever the question
+    assert (found["signal"], found["threshold"]) == ("share of irrelevant chunks", pytest.approx(2 / 3))
+    answer = json.loads(dubito("ask", QUESTION, "--calibration", "c.json", "--json", *asked))
+    assert (answer["answer"], answer["abstained"], answer["certificate"]["holds"]) == ("Beatrix Hale", False, True)
 
 
 def test_its_retrieval_steps_are_measured(dubito, trace):

@@ -34,7 +34,7 @@ import dubito
 import httpx
 import pytest
 from dubito.benchmarks.load import all_bled, at_once_on_server, keys_of, runs_of, told, town_server
-from dubito.graphs.registry import graph_named, graph_names
+from dubito.graphs.registry import graph_named, graph_names, takes_a_plain_question
 from dubito.state.df_rag import DFRagContext
 from dubito.tests.json_lines import write_lines
 from dubito.tests.scripted import ANSWERED
@@ -55,7 +55,7 @@ STOP_LIMIT_S = 20
 QUESTION = {"question": "Who founded the newspaper that first printed the novel The Salt Road?"}
 CONTEXTS: dict[str, Any] = {name: graph_named(name).builder.context_schema for name in graph_names()}
 CONTEXTS["dense_rag_reviewed"] = CONTEXTS["dense_rag"]
-CONTEXTS |= {f"{name}_chat": CONTEXTS[name] for name in graph_names() if name != "seper"}
+CONTEXTS |= {f"{name}_chat": CONTEXTS[name] for name in graph_names() if takes_a_plain_question(graph_named(name))}
 INPUTS = {
     **{name: {"messages"} for name in CONTEXTS if name.endswith("_chat")},
     "dense": {"question", "chunks"},
@@ -702,10 +702,11 @@ FORKS = {
         {"messages": [{"role": "user", "content": QUESTION["question"]}]},
     ),
 }
+"""Samples of what the server does; tests/graphs/test_forks.py edits every graph at every checkpoint."""
 
 
 @pytest.mark.parametrize("graph", FORKS)
-async def test_every_graph_goes_on_from_an_edited_step(studio: Any, scripted: ScriptedServer, graph: str) -> None:
+async def test_the_server_goes_on_from_an_edited_step(studio: Any, scripted: ScriptedServer, graph: str) -> None:
     wanted = FORKS[graph]
     known = CONTEXTS[graph].model_fields
     models = {"graph_encoder": scripted.models["encoder"]} if "graph_encoder" in known else {}

@@ -311,27 +311,34 @@ def test_type_checkers_know_that_an_output_has_all_its_keys(name: str) -> None:
     assert exported(name).builder.output_schema.__optional_keys__ == frozenset()
 
 
-FIRST_FIVE = {
-    "cot": ["llm", "max_steps", "max_step_tokens", "preset", "max_answer_tokens"],
-    "dense": ["corpus", "llm", "k", "dse_threshold", "task"],
-    "dense_rag": ["corpus", "llm", "k", "max_rounds", "refinement"],
-    "df_rag": ["corpus", "llm", "k", "evaluator", "lambdas"],
-    "escalate": ["corpus", "llm", "k", "rungs", "certain_up_to"],
-    "flare": ["corpus", "llm", "k", "likely_from", "mask_below"],
-    "ircot": ["corpus", "llm", "k", "max_docs", "found_again"],
-    "iter_retgen": ["corpus", "llm", "k", "max_iterations", "max_reasoning_tokens"],
-    "neighbourhood": ["corpus", "llm", "k", "budget", "batch_size"],
-    "seakr": ["corpus", "llm", "k", "estimator", "retrieval_threshold"],
-    "seper": ["corpus", "llm", "k", "samples", "rule"],
-    "sunar": ["corpus", "llm", "k", "decomposition", "max_hops"],
-    "vanilla_rag": ["corpus", "llm", "k", "selection", "fixed_lambda"],
-}
-
-
 @pytest.mark.parametrize("name", EXPORTED)
-def test_a_form_begins_with_the_settings_that_people_change(name: str) -> None:
-    technique = name.removesuffix("_chat").removesuffix("_reviewed")
-    assert list(exported(name).get_context_jsonschema()["properties"])[:5] == FIRST_FIVE[technique]
+def test_a_form_begins_with_the_settings_of_every_graph_and_then_its_own(name: str) -> None:
+    graph = exported(name)
+    shown = list(graph.get_context_jsonschema()["properties"])
+    context = graph.builder.context_schema
+    shared = {
+        setting
+        for one in context.__mro__
+        if one.__module__ in {"dubito.state.context", "dubito.state.mixins"}
+        for setting in one.__annotations__
+    }
+    first = [setting for setting in ("corpus", "llm", "k") if setting in shown]
+    own = [setting for setting in shown if setting in context.model_fields.keys() - shared - {*first}]
+    assert shown[: len(first) + len(own)] == [*first, *own]
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("cot", ["llm", "max_steps", "max_step_tokens", "preset"]),
+        ("df_rag", ["corpus", "llm", "k", "evaluator", "lambdas"]),
+        ("seakr", ["corpus", "llm", "k", "estimator", "retrieval_threshold"]),
+        ("sunar_chat", ["corpus", "llm", "k", "decomposition", "max_hops"]),
+        ("dense_rag_reviewed", ["corpus", "llm", "k", "max_rounds", "refinement"]),
+    ],
+)
+def test_what_people_change_comes_first(name: str, begins: list[str]) -> None:
+    assert list(exported(name).get_context_jsonschema()["properties"])[: len(begins)] == begins
 
 
 OF_NO_NODE = {

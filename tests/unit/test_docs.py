@@ -23,6 +23,13 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    _, _, navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    listed = set(re.findall(r"\S+\.md$", navigation, re.MULTILINE))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert sorted(pages - listed) == [], "add them to nav in mkdocs.yml"
+
+
 def test_the_reference_names_what_the_package_has() -> None:
     pages = (ROOT / "docs" / "reference").rglob("*.md")
     names = [

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from dubito.docs import generate
-from dubito.graphs.registry import graph_named, graph_names
+from dubito.errors import UserFault
+from dubito.graphs.registry import context_type, graph_named, graph_names, takes_a_plain_question
+from dubito.presenters.presenter import Presenter, presenter_of
 
 PAGE = """# A page
 
@@ -22,8 +24,9 @@ REPLACED
 text
 
 <!-- settings cot -->
-REPLACED
 <!-- end -->
+
+more text
 
 <!-- settings shared -->
 REPLACED
@@ -64,7 +67,38 @@ def test_a_page_keeps_its_own_text_around_the_generated(repository: Path) -> Non
     assert page.startswith("# A page\n\n<!-- figure cot -->\n\n```mermaid\n")
     assert "\n\n<!-- end -->\n\ntext\n\n<!-- settings cot -->\n\n| setting | default | meaning |" in page
     assert "| `max_steps` | `10` |" in page
+    assert "\n\n<!-- end -->\n\nmore text\n\n<!-- settings shared -->\n\n| setting |" in page
     assert "REPLACED" not in page
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("<!-- figure cot -->\n\nkept\n\n<!-- settings cot -->\n<!-- end -->\n", "page.md has '<!-- figure cot -->'"),
+        ("<!-- figure cot -->\n<!-- end -->\n\n<!-- settings cot -->\n\nkept\n", "page.md has '<!-- settings cot -->'"),
+        ("<!-- setting cot -->\n\nkept\n\n<!-- end -->\n", "page.md has '<!-- end -->'"),
+        ("<!-- figure cott -->\n\nkept\n\n<!-- end -->\n", "<!-- figure cott --> names no graph"),
+    ],
+    ids=["inside another", "never ended", "misspelt", "of no graph"],
+)
+def test_a_marker_that_has_no_place_is_refused_and_nothing_is_written(
+    repository: Path, text: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = repository / "docs" / "page.md"
+    page.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(generate, "ROOT", repository)
+    for arguments in ([], ["--check"]):
+        monkeypatch.setattr("sys.argv", ["generate.py", *arguments])
+        with pytest.raises(SystemExit, match=named):
+            generate.main()
+    assert page.read_text(encoding="utf-8") == text
+
+
+def test_a_graph_that_nobody_describes_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = {"cot": Presenter("cot")}
+    monkeypatch.setattr(generate, "presenter_of", lambda name: without.get(name) or presenter_of(name))
+    with pytest.raises(UserFault, match=r"'cot' has no presenter.* define .presenter. .*presenters/cot\.py"):
+        list(generate.stale(repository))
 
 
 def test_a_graph_s_table_has_its_own_settings_and_the_shared_ones_stand_once(repository: Path) -> None:
@@ -73,15 +107,25 @@ def test_a_graph_s_table_has_its_own_settings_and_the_shared_ones_stand_once(rep
     assert re.findall(r"^\| `(\w+)` ", own, re.M) == ["max_steps", "max_step_tokens"]
     assert "`cot` also has the [shared settings](settings.md#shared-settings) `llm`, `preset`, " in own
     rows = [line.strip("|").split(" | ") for line in shared.splitlines() if line.startswith("| `")]
-    assert ["llm", "all"] in [[name.strip(" `"), graphs] for name, _, graphs, _ in rows]
-    assert ["chunker", "`words:100`; `tokens:128/16` in `dense`, `dense_rag`", "all but `cot`"] in [
-        [name.strip(" `"), default, graphs] for name, default, graphs, _ in rows
-    ]
-    assert sorted(graphs for name, _, graphs, _ in rows if name == " `reranker`") == [
-        "`dense`, `dense_rag`, `iter_retgen`, `seper`, `vanilla_rag`",
-        "`neighbourhood`, `sunar`",
-    ]  # one name, two meanings
+    of = {(name.strip(" `"), meaning): (default, graphs_of(graphs)) for name, default, graphs, meaning in rows}
+    assert [graphs for (name, _), (_, graphs) in of.items() if name == "llm"] == [set(graph_names())]
+    ((default, graphs),) = [row for (name, _), row in of.items() if name == "chunker"]
+    assert graphs == having("chunker")
+    assert "`tokens:128/16` in `dense`, `dense_rag`" in default
+    one, other = [graphs for (name, _), (_, graphs) in of.items() if name == "reranker"]  # one name, two meanings
+    assert (one | other, one & other) == (having("reranker"), set())
+    assert any("dense" in graphs and "sunar" not in graphs for graphs in (one, other))
     assert len(rows) == len({tuple(row) for row in rows})
+
+
+def graphs_of(cell: str) -> set[str]:
+    """The graphs that a cell of the table names."""
+    named = set(re.findall(r"`(\w+)`", cell))
+    return set(graph_names()) - named if cell.startswith("all") else named
+
+
+def having(setting: str) -> set[str]:
+    return {name for name in graph_names() if setting in context_type(graph_named(name)).model_fields}
 
 
 def test_the_reference_has_a_page_of_every_graph(repository: Path) -> None:
@@ -96,7 +140,7 @@ def test_the_reference_has_a_page_of_every_graph(repository: Path) -> None:
 
 def test_the_server_has_every_graph_and_its_other_forms(repository: Path) -> None:
     entries = json.loads((repository / "langgraph.json").read_text(encoding="utf-8"))["graphs"]
-    chats = [f"{name}_chat" for name in graph_names() if name != "seper"]
+    chats = [f"{name}_chat" for name in graph_names() if takes_a_plain_question(graph_named(name))]
     assert list(entries) == sorted([*graph_names(), *chats, "dense_rag_reviewed"])
     assert entries["sunar_chat"]["path"] == "dubito.graphs.chat:sunar"
     assert all(entry["description"] for entry in entries.values())

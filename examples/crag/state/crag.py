@@ -32,9 +32,10 @@ class CragOutput(Answered):
 
 
 class CragContext(VanillaRagContext):
-    """Settings of CRAG, and of the retrieval that it grades."""
+    """Settings of CRAG, and of the retrieval that it grades. It writes marks as plain RAG does."""
 
     graph: ClassVar[str] = "crag"
+    measures_itself: ClassVar[bool] = True
     most_irrelevant: float = Field(
         default=0.5,
         ge=0.0,
