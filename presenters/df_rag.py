@@ -41,9 +41,12 @@ def candidates(step: Step) -> StepSummary:
 
 
 def select_lambdas(step: Step) -> StepSummary:
-    """How many sets the Evaluator scores next."""
+    """How many sets the Evaluator scores next, and whether it scores the plan without any chunks."""
     pending = step.update["pending"]
-    return StepSummary(f"{counted(len(pending), 'set')} to evaluate" if pending else "nothing more to evaluate")
+    if not pending:
+        return StepSummary("nothing more to evaluate")
+    sets = counted(len(pending) - pending.count(NO_CHUNKS), "set")
+    return StepSummary(f"{sets} and no chunks to evaluate" if NO_CHUNKS in pending else f"{sets} to evaluate")
 
 
 def evaluate(step: Step) -> StepSummary:
@@ -189,13 +192,16 @@ def why(output: Mapping[str, Any]) -> str:
     star = output["lambda_star"]
     if star is None:
         return "No chunks were retrieved."
-    sets = counted(len(output["candidates"]), "different chunk set")
     steps = counted(len(output["plan"]), "step")
-    chosen = f"the one of λ* = {level_name(star)} supports the plan best, with {figure(supports[star])}"
+    if (different := len(output["candidates"])) == 1:
+        chosen = "Every level of diversity selects the same chunks, which support the plan with"
+    else:
+        chosen = f"Of {different} different chunk sets, the one of λ* = {level_name(star)} supports the plan best, with"
+    chosen += f" {figure(supports[star])}"
     if 1.0 in supports and supports[1.0] != supports[star]:
         chosen += f"; the chunks most similar to the question (λ = 1) have {figure(supports[1.0])}"
     evidence = titles_of(output["evidence"], MOST_TITLES)
-    return f"The question was planned in {steps}. Of {sets}, {chosen}. The answer was written from {evidence}."
+    return f"The question was planned in {steps}. {chosen}. The answer was written from {evidence}."
 
 
 presenter = Presenter(

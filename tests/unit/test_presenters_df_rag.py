@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dubito.presenters.blocks import Pairs, Table, Words
-from dubito.presenters.df_rag import lambda_range
+from dubito.presenters.df_rag import lambda_range, presenter
 from dubito.presenters.presenter import StepSummary, figures_of, outcome_of, summary_of
 from dubito.state.df_rag import LAMBDAS, NO_CHUNKS, DFRagContext
 from dubito.tests.recorded import cells, recording_of, retrieved
@@ -52,7 +52,13 @@ def test_the_candidates_are_shown_by_their_levels_and_titles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pending", "words"), [([0, 2], "2 sets to evaluate"), ([1], "1 set to evaluate"), ([], "nothing more to evaluate")]
+    ("pending", "words"),
+    [
+        ([0, 2], "2 sets to evaluate"),
+        ([1], "1 set to evaluate"),
+        ([NO_CHUNKS, 0, 1], "2 sets and no chunks to evaluate"),
+        ([], "nothing more to evaluate"),
+    ],
 )
 def test_the_selected_sets_are_counted(pending: list[int], words: str) -> None:
     assert done("select_lambdas", pending=pending) == StepSummary(words)
@@ -200,3 +206,15 @@ def test_the_missing_support_and_the_chosen_set() -> None:
     # the best set has the scores 3 and 2: 5 of 10
     assert outcome_of("df_rag", recording.output, DFRagContext()) == [Words("Uncertainty: missing support 0.500.")]
     assert retrieved(recording) == [("λ* = 0.3", "c0 c5 c6", "c0 c5 c6")]
+
+
+def test_one_set_at_every_level_is_not_the_best_of_one() -> None:
+    output = {
+        "plan": ["Find the river."],
+        "candidates": SETS[:1],
+        "supports": [{"lambdas": [0.1, 0.2], "support": 3.0}],
+        "lambda_star": 0.1,
+        "evidence": list(CHUNKS.values()),
+    }
+    said = presenter.why(output)
+    assert "Every level of diversity selects the same chunks, which support the plan with 3." in said
