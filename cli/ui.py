@@ -132,7 +132,9 @@ def page_allow_list(corpora: Sequence[str], llm: str | None, others: Iterable[st
     named = [*(f"corpus={corpus}" for corpus in corpora), *([f"llm={llm}"] if llm else []), *others]
     own = allow_list(named, "--allow", how_to_add).added
     shared = allow_list(configured_list(), "DUBITO_ALLOW", how_to_add).added
-    return AllowList({name: [*own.get(name, ()), *shared.get(name, ())] for name in {*own, *shared}}, how_to_add)
+    return AllowList(
+        {name: [*own.get(name, ()), *shared.get(name, ())] for name in dict.fromkeys([*own, *shared])}, how_to_add
+    )
 
 
 def url_of(listening: socket.socket) -> str:

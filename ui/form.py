@@ -111,7 +111,7 @@ def _input(name: str, schema: type[BaseContext], allowed: AllowList, presets: Se
     if marks_of(field).get("resource"):
         values = [*([PRESET] if left_open else []), *allowed.values(name, schema)]
         first = allowed.added[name][0] if name in allowed.added and schema().is_used(name) else value
-        return Input(*shown, "choice", first, [(option, _label(option)) for option in values])
+        return Input(*shown, "choice", first, [(option, _short(option, values)) for option in values])
     if get_origin(field.annotation) is Literal:
         values = list(presets) if name == "preset" else [str(option) for option in get_args(field.annotation)]
         values = [option for option in values if option != PRESET or left_open]
@@ -135,6 +135,13 @@ def _description(name: str, field: FieldInfo) -> str:
 
 def _label(value: str) -> str:
     return {"": "none", PRESET: "as the preset says"}.get(value, value)
+
+
+def _short(value: str, values: Sequence[str]) -> str:
+    """A path's last part, where no other value ends alike: the reader need not know the folders of the server."""
+    last = value.rstrip("/").rpartition("/")[2]
+    is_alone = all(other == value or other.rstrip("/").rpartition("/")[2] != last for other in values)
+    return last if value.startswith("/") and is_alone else _label(value)
 
 
 def _limits(field: FieldInfo) -> tuple[float | None, float | None]:

@@ -152,6 +152,19 @@ def test_a_form_has_the_settings_of_the_context_the_common_ones_first():
     assert form.when.startswith("The passages that are found repeat one fact")
 
 
+def test_a_corpus_is_shown_by_the_end_of_its_path_unless_two_end_alike(tmp_path):
+    paths = [tmp_path / "a" / "notes", tmp_path / "b" / "notes", tmp_path / "staff.index"]
+    for path in paths:
+        path.mkdir(parents=True)
+    corpus, *_ = form_of(graph_named("vanilla_rag"), page_allow_list([str(path) for path in paths], None, [])).common
+    assert corpus.options == [
+        (str(paths[0]), str(paths[0])),
+        (str(paths[1]), str(paths[1])),
+        (str(paths[2]), "staff.index"),
+        ("sample", "sample"),
+    ]
+
+
 def test_a_graph_is_chosen_by_what_it_is_for_and_shares_settings_with_the_one_beside_it():
     found = {choice.graph: choice for choice in choices()}
     assert list(found)[-1] == "seper"  # which asks for right answers too
