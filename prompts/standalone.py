@@ -18,6 +18,6 @@ def messages(turns: Sequence[Turn], question: str) -> list[Message]:
 
 def parse(reply: str) -> str:
     """The question; `ContractFault` if the reply is empty."""
-    if not (question := bare(reply, '"')):
+    if not (question := bare(bare(reply, '"').removeprefix("Last question:"), '"')):
         raise ContractFault("it is empty", reply)
-    return question.removeprefix("Last question:").strip()
+    return question

@@ -34,7 +34,9 @@ def layout(edges: Sequence[Edge], start: str) -> GraphLayout:
     order = _topological_order(out, start)
     row = {node: number for number, node in enumerate(order)}
     rows = {(source, target): row[target] - row[source] for source in order for target in out.get(source, ())}
-    widths = {node: max(MIN_WIDTH, CHARACTER * len(node) + MARGIN) for node in order}
+    # `__start__` and `__end__` are words without a box
+    boxes = {node: max(MIN_WIDTH, CHARACTER * len(node) + MARGIN) for node in order if not node.startswith("__")}
+    widths = {node: boxes.get(node, CHARACTER * (len(node.strip("_")) + 1)) for node in order}
     half = max(widths.values()) / 2
     # an arc gets three quarters of the way to the points that it bends towards
     centre = half + 0.75 * ARC * max([-count for count in rows.values() if count < 0], default=0) + 2

@@ -166,3 +166,16 @@ def test_a_graph_has_a_chat_form_unless_it_needs_more_than_a_question(name: str)
     if name in forms:
         assert forms[name].name == f"{name}_chat"
         assert list(forms[name].get_input_jsonschema()["properties"]) == ["messages"]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "How long is the Lune?",
+        'Last question: "How long is the Lune?"',
+        "**Last question:** How long is the Lune?",
+        '"Last question: How long is the Lune?"',
+    ],
+)
+def test_a_question_is_read_without_its_label_and_quotation_marks(reply: str) -> None:
+    assert standalone.parse(reply) == "How long is the Lune?"
