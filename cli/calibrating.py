@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -85,10 +86,9 @@ def run_calibration(
         answers = cast("AnswerOptions", given)
         report = _cascade(Path(questions), answers, assignments or [], right=right, made_with=made_with, out=target)
     elif from_run:
-        source = finished_answers(Path(questions), technique, system)
-        request = CalibrationRequest(
-            source.questions, right, is_right, made_with, target, lambda _: source.outputs, source.corpus
-        )
+        source = finished_answers(Path(questions), calibrator.graph, system)
+        ask_all = partial(_as_asked, source, questions)
+        request = CalibrationRequest(source.questions, right, is_right, made_with, target, ask_all, source.corpus)
         report = calibrator(source.context, given).calibrate(request)
     else:
         given_context = context_for(calibrator.compiled(), options, assignments or [])
@@ -127,6 +127,17 @@ class FinishedAnswers(NamedTuple):
     questions: Sequence[GoldQuestion]
     outputs: Outputs
     corpus: str | None
+
+
+def _as_asked(source: FinishedAnswers, folder: str, context: BaseContext) -> Outputs:
+    """The answers of an evaluation, if they were given with the settings of this context; else `UserFault`."""
+    had, wanted = source.context.model_dump(), context.model_dump()
+    if due := [f"--set {name}={value}" for name, value in wanted.items() if value != had[name]]:
+        raise UserFault(
+            f"The answers in '{folder}' were given with other settings than this calibration needs: evaluate with "
+            f"{' '.join(due)}, or give the file of questions."
+        )
+    return source.outputs
 
 
 def finished_answers(folder: Path, graph: str, label: str | None) -> FinishedAnswers:

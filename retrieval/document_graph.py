@@ -7,6 +7,7 @@ ids, ascending, and their rows). The arrays are read memory-mapped.
 
 import asyncio
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -70,6 +71,7 @@ class DocumentGraph:
         self._chunks = chunks
         self.nearest = Neighbours(np.asarray(nearest.rows), np.asarray(nearest.scores))
         self._ids = np.asarray(_ids_of(chunks) if ids is None else ids)
+        self._hashes, self._rows = map(memoryview, self._ids)
 
     @classmethod
     async def build(cls, index: Index, k: int, progress: Progress | None = None) -> Self:
@@ -116,14 +118,14 @@ class DocumentGraph:
 
     def _row(self, chunk_id: str) -> int:
         """The row of the chunk of that id; `KeyError` for an unknown id."""
-        hashes, rows = self._ids
         due = _hash(chunk_id)
-        for place in range(int(np.searchsorted(hashes, due)), len(hashes)):
-            if hashes[place] != due:
-                break
-            if self._chunks[row := int(rows[place])]["id"] == chunk_id:
-                return row
-        raise KeyError(chunk_id)
+        first, end = bisect_left(self._hashes, due), bisect_right(self._hashes, due)
+        rows = self._rows[first:end].tolist()
+        if len(rows) > 1:  # reading chunks takes longer than all else here
+            rows = [row for row in rows if self._chunks[row]["id"] == chunk_id]
+        if not rows:
+            raise KeyError(chunk_id)
+        return int(rows[0])
 
     async def extended(self, index: Index, progress: Progress | None = None) -> Self:
         """The graph of an index that begins with this graph's chunks and continues with new chunks.
@@ -166,9 +168,9 @@ class DocumentGraph:
         np.save(folder / "ids.npy", self._ids, allow_pickle=False)
 
 
-def _hash(chunk_id: str) -> np.uint64:
+def _hash(chunk_id: str) -> int:
     digest = blake2b(chunk_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return np.uint64(int.from_bytes(digest, "little"))
+    return int.from_bytes(digest, "little")
 
 
 def _ids_of(chunks: Sequence[Chunk]) -> NDArray[np.uint64]:

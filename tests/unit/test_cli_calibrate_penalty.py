@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from dubito.cli import app
 from dubito.evals.penalty_calibration import batches_of
+from dubito.evals.run_folder import System
 from dubito.resources import resources
 from dubito.resources.resources import Resources
+from dubito.state.neighbourhood import NeighbourhoodContext
 from dubito.tests.json_lines import write_lines
+from dubito.tests.reported import answered, asked, chunk, made
 from dubito.tests.scripted import (
     Explorer,
     ListedRetriever,
@@ -188,3 +191,20 @@ def test_a_gold_answer_is_held_as_whole_words_by_one_of_the_best() -> None:
     output = {"scored": scored, "evidence": evidence}
     assert batches_of(output, ["the Lune"]) == ([2], [5, 1])
     assert batches_of(output, ["Lunette", "Wyre"]) == ([5], [2, 1])
+
+
+def test_an_evaluation_counts_if_it_had_no_penalty(use: Explorer, tmp_path: Path) -> None:
+    scored = {"chunk_id": "x#0", "iteration": 0, "number_of_semantic_sets": 3}
+    found = answered("n", "x", "Ada", scored=[scored], evidence=[chunk("x", text="Ada lived here.")])
+
+    def calibrated(name: str, **settings: Any) -> Any:
+        context = NeighbourhoodContext(judge="embedded", **settings).model_dump(mode="json")
+        made(tmp_path / name, [System("n", "neighbourhood", context)], [asked("x", "Ada")], [found])[1].close()
+        return CliRunner().invoke(app, ["calibrate", "penalty", name, "--json"])
+
+    done = calibrated("raw.run", penalty="fixed", fixed_penalty=1.0)
+    assert json.loads(done.stdout)["scores"] == [3], done.output
+    refused = calibrated("penalised.run")
+    assert refused.exit_code == 2
+    said = "evaluate with --set penalty=fixed --set fixed_penalty=1.0, or give the file of questions"
+    assert said in json.loads(refused.stdout)["error"]["message"]
