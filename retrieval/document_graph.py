@@ -71,7 +71,8 @@ class DocumentGraph:
         self._chunks = chunks
         self.nearest = Neighbours(np.asarray(nearest.rows), np.asarray(nearest.scores))
         self._ids = np.asarray(_ids_of(chunks) if ids is None else ids)
-        self._hashes, self._rows = map(memoryview, self._ids)
+        # single numbers are read from them faster than from the array
+        self._hashes, self._rows = memoryview(self._ids[0]), memoryview(self._ids[1])
 
     @classmethod
     async def build(cls, index: Index, k: int, progress: Progress | None = None) -> Self:
