@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..config import PROCESS, config
 from ..errors import UserFault, extra_command
 from ..server_url import checked_url
 from ..settings import Settings
@@ -74,10 +75,11 @@ def stop_exporting() -> None:
 
 
 def export_if_asked() -> None:
-    """Export to DUBITO_OTLP_ENDPOINT if it is set and there is no export yet."""
+    """Export to the endpoint of the environment or of the configuration file if there is one and no export yet."""
+    is_set = "DUBITO_OTLP_ENDPOINT" in os.environ or "otlp_endpoint" in config().tables.get(PROCESS, {})
     # `settings()` would cache the environment too early: this runs when a graph is built
-    if _exporting.target is None and "DUBITO_OTLP_ENDPOINT" in os.environ and (asked := Settings().otlp_endpoint):
-        export_spans(asked)
+    if _exporting.target is None and is_set and (endpoint := Settings().otlp_endpoint):
+        export_spans(endpoint)
 
 
 def _endpoint(given: str | None) -> str:

@@ -411,10 +411,12 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_variable_makes_any_process_export_and_what_is_left_is_sent_at_its_end(receiver):
-    done = run(
-        SCRIPT, DUBITO_OTLP_ENDPOINT=receiver.url, OTEL_SERVICE_NAME="mine", OTEL_EXPORTER_OTLP_HEADERS="x-key=a"
-    )
+@pytest.mark.parametrize("place", ["environment", "file"])
+def test_a_setting_makes_any_process_export_and_what_is_left_is_sent_at_its_end(receiver, tmp_path, place):
+    file = tmp_path / "server.toml"
+    file.write_text(f"[process]\notlp_endpoint = '{receiver.url}'", encoding="utf-8")
+    asked = {"DUBITO_CONFIG": str(file)} if place == "file" else {"DUBITO_OTLP_ENDPOINT": receiver.url}
+    done = run(SCRIPT, **asked, OTEL_SERVICE_NAME="mine", OTEL_EXPORTER_OTLP_HEADERS="x-key=a")
     assert done.stdout.startswith("the Lune\n")
     assert done.stderr == ""
     assert [span.name for span in receiver.below(None)] == ["df_rag"]
