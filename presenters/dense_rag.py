@@ -209,7 +209,10 @@ def why(output: Mapping[str, Any]) -> str:
     if len(rounds) > 1:
         measured += f", the first with DSE {rounds[0]['dse']:.2f}"
     ended = f"It ended because {STOP_REASONS[output['stop_reason']]}"
-    return f"{measured}. {ended}; the answer is that of the most certain context: {dense.verdict(output)}."
+    # a lower DSE may be of a context that was judged insufficient or in which no chunk was rephrased
+    most_certain = output["dse"] <= min(one["dse"] for one in rounds)
+    context = "the most certain context" if most_certain else "the context that was kept as the best"
+    return f"{measured}. {ended}; the answer is that of {context}: {dense.verdict(output)}."
 
 
 presenter = Presenter(

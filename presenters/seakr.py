@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..state.abstention import abstains
 from ..state.context import BaseContext
 from ..state.reasoning import Attempt, ReasoningStep
 from ..state.seakr import SeaKRContext, Strategy, StrategyAnswer
@@ -128,9 +129,19 @@ def _u(uncertainty: float | None) -> Cell:
 
 
 def why(output: Mapping[str, Any]) -> str:
-    """The reasoning, and the strategy whose answer was chosen."""
-    chosen = STRATEGIES.get(output["strategy"])
-    return reasoning.why(output) + (f" The answer from {chosen} was the more certain one." if chosen else "")
+    """The reasoning, and why one of two strategies' answers was chosen."""
+    said, answers = reasoning.why(output), output["strategy_answers"]
+    if len(answers) < len(STRATEGIES):
+        return said
+    chosen, other = sorted(answers, key=lambda answer: answer["strategy"] != output["strategy"])
+    u, u_of_other = chosen["uncertainty"], other["uncertainty"]
+    if u is not None and u_of_other is not None and u <= u_of_other:
+        reason = "was the more certain one"
+    elif abstains(other["answer"]):
+        reason = "was chosen: the other one says nothing"
+    else:
+        reason = "was chosen"
+    return f"{said} The answer from {STRATEGIES[chosen['strategy']]} {reason}."
 
 
 presenter = Presenter(

@@ -144,6 +144,7 @@ class Page:
                 form=form_of(graph_named(DEFAULT_GRAPH), self._allowed),
                 examples=example_questions(),
                 longest=LONGEST_QUESTION,
+                most_turns=MOST_TURNS,
                 uploads=self._uploads and self._uploads.limits,
                 shown_size=shown_size,
                 endings=ENDINGS,

@@ -60,10 +60,15 @@ class Form:
 
 @dataclass(frozen=True)
 class Choice:
-    """A graph to choose. shared: those of its settings that two graphs asked side by side have in common."""
+    """A graph to choose.
+
+    answers: does the graph take right answers too? shared: those of its settings that two graphs asked side by side have
+    in common.
+    """
 
     graph: str
     label: str
+    answers: bool
     shared: Sequence[str]
 
 
@@ -74,8 +79,8 @@ def choices() -> list[Choice]:
         presenter, graph = presenter_of(name), graph_named(name)
         label = f"{presenter.purpose} ({presenter.name})" if presenter.purpose else presenter.name
         shared = [setting for setting in SHARED if setting in context_type(graph).model_fields]
-        found.append((takes_answers(graph), Choice(name, label, shared)))
-    return [choice for _, choice in sorted(found, key=lambda entry: entry[0])]
+        found.append(Choice(name, label, takes_answers(graph), shared))
+    return sorted(found, key=lambda choice: choice.answers)
 
 
 def example_questions() -> list[tuple[str, str]]:

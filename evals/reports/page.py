@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from ...presenters.words import shortened
+from ...presenters.words import WITHHELD, shortened
 from ...render.html import environment
 from ..run_folder import RunQuestion
 from ..scores import RIGHT, ScoredOutcome, chunks_of
@@ -26,7 +26,13 @@ ROOM_FOR_STEPS = 5_000_000
 
 LEAST_TEXT = 40
 
-OUTCOMES = {"r": ("right", "✓"), "w": ("wrong", "✗"), "f": ("failed", "!"), "n": ("not asked yet", "·")}
+OUTCOMES = {
+    "r": ("right", "✓"),
+    "w": ("wrong", "✗"),
+    "h": ("withheld", "?"),
+    "f": ("failed", "!"),
+    "n": ("not asked yet", "·"),
+}
 """The outcome of a question for a system: letter, word and sign."""
 
 SHOWN = ("exact_match", "f1", "accuracy", "recall@5", "seper", "delta_seper")
@@ -104,10 +110,13 @@ def _result(label: str, question: RunQuestion, scored: ScoredOutcome | None, ste
         (shortened(str(chunk.get("title") or chunk.get("id") or ""), LONGEST_TITLE), chunk.get("doc_id"))
         for chunk in chunks_of(scored.output)
     ]
+    answer, outcome = scored.answer or "", "r" if scored.right else "w"
+    if scored.output.get("abstained"):
+        answer, outcome = f"{WITHHELD} {scored.output.get('withheld_answer') or ''}".strip(), "h"
     return Result(
         label,
-        "r" if scored.right else "w",
-        shortened(scored.answer or "", LONGEST_ANSWER),
+        outcome,
+        shortened(answer, LONGEST_ANSWER),
         _figures(scored),
         [(title, document in question.gold_documents) for title, document in evidence],
         [shortened(str(warning), LONGEST_ANSWER) for warning in scored.output.get("warnings") or []],

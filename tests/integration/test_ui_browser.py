@@ -284,6 +284,15 @@ def test_two_techniques_answer_side_by_side(answered):
     assert len(shown(answered, ".answer")) == 2
 
 
+def test_a_follow_up_in_a_long_conversation_is_on_its_last_answers(answered):
+    # one technique was refused each time
+    answered.run("for (let i = 0; i < 25; i++) exchanges.push([exchanges[0][0], { name: null }]); 0")
+    answered.run("document.getElementById('beside').value = 'cot'")
+    answered.run("document.getElementById('follow').click()")
+    asked_and_answered(answered, "And where?")
+    assert len(shown(answered, ".exchange:last-child .answer")) == 2
+
+
 def test_an_earlier_question_is_opened_and_deleted(answered):
     asked_and_answered(answered, "Which hill?")
     answered.until("document.querySelectorAll('#history a').length === 2")

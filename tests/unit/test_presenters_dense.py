@@ -14,6 +14,7 @@ from dubito.presenters.presenter import (
     StepSummary,
     figures_of,
     outcome_of,
+    presenter_of,
     summary_of,
 )
 from dubito.resources.resources import Resources
@@ -303,3 +304,13 @@ def test_rechunking_shows_how_far_it_is() -> None:
     step = steps.on(Progress(namespace=(), at=0.1, node="rechunk", what="comparing sentences", done=30, total=1200))
     assert step is not None
     assert summary_of(step) == StepSummary("comparing sentences", [Gauge(30, 1200, "sentences")])
+
+
+@pytest.mark.parametrize(
+    ("dse", "kept"), [(0.3, "the most certain context"), (0.5, "the context that was kept as the best")]
+)
+def test_the_answer_is_said_to_be_of_the_most_certain_context_if_it_is(dse: float, kept: str) -> None:
+    uncertainty = {"signal": "DSE", "value": dse, "threshold": 0.2}
+    output = {"stop_reason": "max_rounds", "dse": dse, "certain": False, "uncertainty": uncertainty}
+    said = presenter_of("dense_rag").why({**output, "rounds": [{"dse": 0.5}, {"dse": 0.3}]})
+    assert f"the answer is that of {kept}: DSE {dse:.2f}" in said

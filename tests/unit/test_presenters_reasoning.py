@@ -319,3 +319,32 @@ def test_iter_retgen_replaces_its_context() -> None:
     first, second = retrieved(recording_of("iter_retgen"))
     assert first == (QUESTION, "a b", "a b")
     assert second[1:] == ("c", "b c")
+
+
+def strategies(chosen: str, *answers: tuple[str, str, float | None]) -> dict[str, Any]:
+    rows = [{"strategy": strategy, "answer": answer, "uncertainty": u} for strategy, answer, u in answers]
+    step = {"rationale": "So the answer is Paris.", "query": "", "chunk_ids": [], "uncertainty": -7.0}
+    output = {"steps": [step], "evidence": [], "stop_reason": "answered", "strategy": chosen}
+    return {**output, "strategy_answers": rows}
+
+
+@pytest.mark.parametrize(
+    ("output", "end"),
+    [
+        (strategies("rationales", ("rationales", "Paris", -7.0)), "gave the answer."),
+        (
+            strategies("rationales", ("rationales", "Paris", -7.0), ("knowledge", "Rome", -6.0)),
+            "The answer from the sentences was the more certain one.",
+        ),
+        (
+            strategies("knowledge", ("rationales", "", -9.0), ("knowledge", "Paris", -5.0)),
+            "The answer from the snippets was chosen: the other one says nothing.",
+        ),
+        (
+            strategies("knowledge", ("rationales", "Rome", None), ("knowledge", "Paris", -5.0)),
+            "The answer from the snippets was chosen.",
+        ),
+    ],
+)
+def test_seakr_says_of_two_answers_why_one_was_chosen(output: dict[str, Any], end: str) -> None:
+    assert presenter_of("seakr").why(output).endswith(end)

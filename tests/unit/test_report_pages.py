@@ -167,6 +167,13 @@ def test_gold_documents_among_the_evidence_are_marked(tmp_path):
     assert [one.text for one in shown.every("b")] == ["Two"]
 
 
+def test_an_answer_that_was_withheld_is_not_a_wrong_one(tmp_path):
+    withheld = answered("plain", "q1", "", abstained=True, withheld_answer="Ada")
+    question = page(report(tmp_path, [withheld])).every("details", class_="q")[0]
+    assert question.attributes["data-outcomes"] == "h"
+    assert question.one("p", class_="answer").text == "(withheld: not certain enough) Ada"
+
+
 def steps_of(written: Written) -> Any:
     return json.loads(page(written).one("script", id="steps").text)
 

@@ -167,7 +167,8 @@ def test_a_corpus_is_shown_by_the_end_of_its_path_unless_two_end_alike(tmp_path)
 
 def test_a_graph_is_chosen_by_what_it_is_for_and_shares_settings_with_the_one_beside_it():
     found = {choice.graph: choice for choice in choices()}
-    assert list(found)[-1] == "seper"  # which asks for right answers too
+    assert list(found)[-1] == "seper"
+    assert [name for name, choice in found.items() if choice.answers] == ["seper"]
     assert sorted(found) == graph_names()
     assert found["df_rag"].label == "Compare diverse evidence (DF-RAG)"
     assert found["df_rag"].shared == ["corpus", "llm", "preset"]

@@ -216,11 +216,11 @@ async function ask(event) {
   if (at("go").disabled) return;
   const question = at("question").value, asked = bodies();
   if (!at("follow").checked) clear();
-  const before = exchanges.filter((runs) => runs.some((run) => run.answered));
+  const before = exchanges.filter((runs) => runs.some((run) => run.answered)).slice(-at("exchanges").dataset.mostTurns);
   const runs = newExchange(question, asked.length);
   await busy(async () => {
     const all = Promise.all(runs.map((run, i) => {
-      const follows = before.map((earlier) => (earlier[i] ?? earlier[0]).name);
+      const follows = before.map((earlier) => (earlier[i]?.answered ? earlier[i] : earlier.find((run) => run.answered)).name);
       return run.ask({ ...asked[i], question, follows });
     }));
     runs[0].find(".stop").focus({ preventScroll: true });
