@@ -129,8 +129,9 @@ class Index:
         if are_other_weights(manifest.weights, weights_of(encoder)):
             names = f"{shlex.quote(encoder.name)} --force {shlex.quote(shown(path))}"
             raise UserFault(
-                f"The index {shown(path)} was made with other weights of the name '{encoder.name}', or by an early dubito "
-                f"that told fewer apart: embed its chunks again with `dubito index --add encoder --encoder {names}`."
+                f"The index {shown(path)} was made with other weights of the name '{encoder.name}', or by an early "
+                "dubito that told fewer apart: embed its chunks again with "
+                f"`dubito index --add encoder --encoder {names}`."
             )
         _check_dimension(f"The index {shown(path)}", manifest, encoder, await encoder.dimension())
         return await cls._read(path, manifest, encoder)
