@@ -36,7 +36,7 @@ from ..render.screen import console, print_json
 from ..render.terminal import show_blocks
 from ..resources.fitting import fitted
 from ..resources.resources import shared_resources
-from ..state.calibration import identity, is_calibration, settings_of
+from ..state.calibration import identity_in_calls, is_calibration, settings_of
 from ..state.context import BaseContext
 from ..state.escalate import RUNGS, EscalateContext
 from ..state.mixins import AnsweringContext, CorpusContext
@@ -276,5 +276,9 @@ class Asking:
 
 def _key(graph: str, context: BaseContext) -> str:
     """The name under which outcomes are stored: a hash of everything that they depend on, except the question."""
-    settings = {**settings_of(context), "llm": identity(context.llm), "corpus": getattr(context, "corpus", None)}
+    settings = {
+        **settings_of(context),
+        "llm": identity_in_calls(context.llm),
+        "corpus": getattr(context, "corpus", None),
+    }
     return hashlib.sha256(json.dumps([graph, settings], sort_keys=True).encode()).hexdigest()[:32]

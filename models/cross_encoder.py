@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -270,33 +267,6 @@ def label_columns(source: str, id2label: IdToLabel) -> dict[str, int]:
             "in the id2label of a local copy's config.json."
         )
     return {label: column for label, column in columns.items() if label is not None}
-
-
-def weights_identity(source: str) -> bytes | None:
-    """Identifies the weights in a folder, or the downloaded weights of a hub name; None if there are none.
-
-    A hash of the folder, its config.json, and the name, size and time of every file.
-    """
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
-        folder = _snapshot(source) or folder
-    try:
-        config = (folder / "config.json").read_bytes()
-        files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in folder.iterdir() if f.is_file())
-    except OSError:
-        return None
-    about = json.dumps([str(folder.resolve()), hashlib.sha256(config).hexdigest(), files])
-    return hashlib.sha256(about.encode()).digest()
-
-
-def _snapshot(source: str) -> Path | None:
-    try:
-        from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - an extra
-
-        config = try_to_load_from_cache(source, "config.json")
-    except (ImportError, ValueError):  # not installed, or not a possible hub name
-        return None
-    return Path(config).parent if isinstance(config, str) else None
 
 
 def window_of(tokenizer: Any, config: Any) -> int | None:  # noqa: ANN401 - transformers' own

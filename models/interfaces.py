@@ -254,9 +254,14 @@ class Encoder(Protocol):
         ...
 
 
-def weights_of(encoder: Encoder) -> str:
+def weights_of(model: object) -> str:
     """What tells an encoder from others of its name, such as those that lay in its folder before; "" if unknown."""
-    return str(getattr(encoder, "weights", ""))
+    return str(getattr(model, "weights", ""))
+
+
+def are_other_weights(one: str, other: str) -> bool:
+    """Are both known, and not the same?"""
+    return bool(one and other) and one != other
 
 
 class Judge(Protocol):

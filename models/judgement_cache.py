@@ -41,22 +41,28 @@ _PACKING = struct.Struct("<3d")
 class JudgementStore:
     """The judgements of one judge, in a cache file that several judges may share. It blocks: call it in a thread."""
 
-    def __init__(self, path: Path, identity: Callable[[], bytes | None]) -> None:
-        """identity: identifies the judge's weights; None as long as they cannot be identified, so nothing is stored."""
+    def __init__(self, path: Path, weights: Callable[[], str]) -> None:
+        """weights: what tells the judge's weights from others; "" as long as nothing can, so nothing is stored."""
         self._cache = DiskCache(path, "judgement cache")
-        self._identity = identity
+        self._weights = weights
+        self._owner = b""
 
     def read(self, keys: Iterable[bytes]) -> Judged:
         """The stored judgements of these pairs."""
-        if (owner := self._identity()) is None:
+        if not (owner := self._known()):
             return {}
         stored = self._cache.read(owner, keys).items()
         return _finite({key: _PACKING.unpack(value) for key, value in stored if len(value) == _PACKING.size})
 
     def write(self, judgements: Judged) -> None:
         """Store judgements, except those that the judge could not make (NaN)."""
-        if (owner := self._identity()) is not None:
+        if owner := self._known():
             self._cache.write(owner, {key: _PACKING.pack(*row) for key, row in _finite(judgements).items()})
+
+    def _known(self) -> bytes:
+        # asked until it is known, then kept: weights that are loaded stay, whatever becomes of their folder
+        self._owner = self._owner or self._weights().encode()
+        return self._owner
 
 
 class RememberingJudge:

@@ -1,7 +1,6 @@
 """Entailment judges: a cross-encoder, the chat LLM itself, or the similarity of embeddings as an approximation."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from ..errors import ContractFault, UserFault
 from ..prompts import unparsed
 from .interfaces import LABELS, ChatModel, Encoder, Judge, Judgements
 from .judgement_cache import JudgementStore, RememberingJudge
+from .local_weights import fingerprint, snapshot
 
 JUDGE_NAMES = "embedded, similarity:T with a threshold 0 < T < 1, nli:folder-or-hub-name, llm, llm:calibrated"
 
@@ -42,9 +42,9 @@ def open_judge(name: str, llm: ChatModel, encoder: Encoder | None, cache: Path) 
         judge = RememberingJudge(LLMJudge("llm", llm), group=1)
         return judge if name == "llm" else CalibratedJudge(name, judge)
     if kind == "nli" and rest:
-        from .cross_encoder import CrossEncoderJudge, weights_identity  # noqa: PLC0415 - backends load when first needed
+        from .cross_encoder import CrossEncoderJudge  # noqa: PLC0415 - backends load when first needed
 
-        store = JudgementStore(cache / "judgements.sqlite", partial(weights_identity, rest))
+        store = JudgementStore(cache / "judgements.sqlite", lambda: fingerprint(snapshot(rest)))
         return RememberingJudge(CrossEncoderJudge(name, rest), GROUP, store)
     if name == "embedded" and encoder is not None:
         return RememberingJudge(SimilarityJudge(name, encoder), GROUP)

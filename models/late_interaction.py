@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import UserFault
 from .interfaces import Vectors
-from .local_weights import OneThread, load_weights, local_extra
+from .local_weights import OneThread, fingerprint, load_weights, local_extra
 
 if TYPE_CHECKING:
     from sentence_transformers import MultiVectorEncoder
@@ -28,8 +28,8 @@ class LateInteractionModel:
     """
 
     def __init__(self, name: str, source: str) -> None:
-        """name: in manifests and messages; source: a folder, or a name on the Hugging Face hub."""
-        self.name = name
+        """name: in manifests and messages; source: a folder, which is looked at (in a thread), or a name on the hub."""
+        self.name, self.weights = name, fingerprint(source)
         self._model = OneThread(partial(_load, source), "dubito-late-interaction")
 
     async def tokens(self, texts: Sequence[str]) -> list[Vectors]:

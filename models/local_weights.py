@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -11,7 +12,7 @@ from importlib import import_module
 from os import SEEK_END
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, BinaryIO, Generic, TypeVar, cast
 
 from ..errors import DubitoError, ModelFault, UserFault, needs_extra
 from ..json_files import open_file
@@ -22,8 +23,16 @@ Model = TypeVar("Model")
 CONFIGS = ("modules.json", "config.json")
 """One of them is in every model's folder."""
 
-WEIGHTS, END = {".safetensors", ".bin", ".json"}, 2**18
-"""The files that decide what a model computes, and the bytes at both ends of each that tell it from others."""
+WEIGHTS = {".safetensors", ".bin", ".json", ".txt", ".model"}
+"""The files that decide what a model computes; the last two have the words of some tokenizers."""
+
+BLOCK, BLOCKS = 2**12, 2**10
+"""The bytes of a block of a file that is looked at, and about how many blocks are looked at; small files are whole."""
+
+HEADER = 2**27
+"""The most bytes of a header of safetensors, which has at most 100 million."""
+
+_BEGINS = re.compile(rb'"data_offsets"\s*:\s*\[\s*(\d{1,15})\b')
 
 UNLIMITED = 1_000_000
 """Tokenizers without a limit report a number above this."""
@@ -91,7 +100,9 @@ def load_weights(load: Callable[..., T], source: str, what: str, instead: str) -
 def fingerprint(source: str) -> str:
     """What tells the weights in a model's folder from others; "" where there is no such folder, or it cannot be read.
 
-    It is of the files' names, sizes and ends: whole files take seconds to read, and other weights differ there too.
+    It is of the files' names, sizes and about 1,024 blocks of 4 KB, evenly over each file and in safetensors also where
+    each tensor begins: 10 ms for 90 MB, 30 ms for 3.5 GB that were read before. Whole files take seconds. A fine-tune
+    of any tensor is seen; a change of a few rows of a large one may not be. A copy has the same fingerprint.
     """
     folder, digest = Path(source).expanduser(), sha256()
     if not any((folder / name).is_file() for name in CONFIGS):  # any other folder may hold a whole disk
@@ -101,12 +112,36 @@ def fingerprint(source: str) -> str:
             with open_file(path) as file:
                 size = file.seek(0, SEEK_END)
                 digest.update(f"{path.name} {size} ".encode())
-                for start in (0, max(0, size - END)):
-                    file.seek(start)
-                    digest.update(file.read(END))
+                for place in _looked_at(file, size, tensors=path.suffix == ".safetensors"):
+                    file.seek(place)
+                    digest.update(file.read(BLOCK))
     except OSError:  # the model does not load either, and that is told in words about the model
         return ""
     return digest.hexdigest()
+
+
+def _looked_at(file: BinaryIO, size: int, *, tensors: bool) -> list[int]:
+    """Where the blocks of a file begin, ascending; tensors: also where each tensor of safetensors does."""
+    places = {*range(0, size, max(BLOCK, size // BLOCKS)), max(0, size - BLOCK)}
+    if tensors:
+        file.seek(0)
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(min(length, size, HEADER))
+        places |= {8 + length + int(begin) for begin in _BEGINS.findall(header)}
+    return sorted(place for place in places if place < size)
+
+
+def snapshot(source: str) -> str:
+    """The folder of a hub name that was downloaded; any other source as it is."""
+    if Path(source).expanduser().is_dir():
+        return source
+    try:
+        from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - an extra
+
+        config = try_to_load_from_cache(source, "config.json")
+    except (ImportError, ValueError):  # not installed, or not a possible hub name
+        return source
+    return str(Path(config).parent) if isinstance(config, str) else source
 
 
 def check_folder(source: str, what: str) -> None:

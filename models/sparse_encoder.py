@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
-from .local_weights import OneThread, load_weights, local_extra
+from .local_weights import OneThread, fingerprint, load_weights, local_extra
 
 if TYPE_CHECKING:
     from sentence_transformers import SparseEncoder
@@ -32,8 +32,8 @@ class SparseModel:
     """A sentence-transformers SparseEncoder on this machine, loaded at the first call."""
 
     def __init__(self, name: str, source: str) -> None:
-        """source: a folder with the model, or its name on the Hugging Face hub."""
-        self.name = name
+        """source: a folder with the model, or its name on the Hugging Face hub. A folder is looked at: in a thread."""
+        self.name, self.weights = name, fingerprint(source)
         self._model = OneThread(partial(_load, source), "dubito-sparse")
 
     async def encode(self, texts: Sequence[str], *, query: bool = False) -> SparseVectors:

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from ..models.disk_cache import DiskCache
 from ..models.interfaces import ChatModel, Choice, Introspection, Reply, Scores
 from ..models.wrapped_chat import Result, WrappedChat
-from ..state.calibration import identity
+from ..state.calibration import identity_in_calls
 
 T = TypeVar("T")
 
@@ -126,7 +126,8 @@ class RememberingChat(WrappedChat):
 
     def _key(self, verb: str, request: Mapping[str, Any]) -> bytes:
         # with the kind: `choose` reads probabilities on a vllm: server and the reply's text on an openai: server
-        model = [self.name.partition(":")[0], identity(self.name)]
+        identity = identity_in_calls(self.name, states=verb == "introspect")
+        model = [self.name.partition(":")[0], identity]
         key = _digest([self._seed, model, verb, request])
         counted = _counted.get()
         if counted is None:

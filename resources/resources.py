@@ -302,7 +302,7 @@ class Resources:
         cache = cache or settings().cache
         await self.check_graph(encoder)
         if encoder.startswith(COLBERT):
-            model = LateInteractionModel(encoder, encoder.removeprefix(COLBERT))
+            model = await asyncio.to_thread(LateInteractionModel, encoder, encoder.removeprefix(COLBERT))
             return await cached_late_graph(index, neighbours, cache, model, progress, encoding=embedding, before=before)
         return await cached_graph(
             index,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault, extra_command
-from ..models.interfaces import Encoder
+from ..models.interfaces import Encoder, are_other_weights, weights_of
 from ..settings import settings
 from ..state.records import Chunk
 from .chunking import Progress, batches
@@ -36,18 +36,20 @@ BATCH = 1024
 class GraphManifest(Derived):
     """The inputs of a document graph.
 
-    encoder, dimension: of the vectors; k: neighbours per chunk; method: all pairs of chunks are compared (exact), or
-    those that nearest-neighbour descent finds; late_interaction: the model that ranks `candidates` dense neighbours per
-    chunk, null if the vectors alone decide.
+    encoder, weights, dimension: of the vectors; k: neighbours per chunk; method: all pairs of chunks are compared
+    (exact), or those that nearest-neighbour descent finds; late_interaction: the model that ranks `candidates` dense
+    neighbours per chunk, null if the vectors alone decide; late_weights: its weights. `weights_of` says what these are.
     """
 
     kind: str = "document graph"
     format: int = 2
     encoder: str
+    weights: str = ""
     dimension: int
     k: int
     method: Literal["exact", "descent"]
     late_interaction: str | None = None
+    late_weights: str = ""
     candidates: int | None = None
 
 
@@ -133,7 +135,7 @@ class DocumentGraph:
 
         New chunks are compared with all chunks, old chunks with the new ones; an exact graph becomes what `build` would
         give. progress: gets the number of finished chunks. `UserFault` unless the index begins with the same chunks and
-        has the same encoder.
+        has the same encoder and weights.
         """
         old, whole = self.manifest.chunks, len(index.chunks)
         await asyncio.to_thread(self._check_extends, index)
@@ -156,6 +158,11 @@ class DocumentGraph:
             raise UserFault(
                 f"The document graph compares vectors of '{self.manifest.encoder}' and this index has vectors of "
                 f"'{index.manifest.encoder}': give the index under the graph's encoder."
+            )
+        if index.manifest.weights != self.manifest.weights:
+            raise UserFault(
+                f"The document graph compares vectors by other weights of the name '{self.manifest.encoder}': build it "
+                "again from this index."
             )
         if sha256_of(index.chunks[: self.manifest.chunks]) != self.manifest.chunks_sha256:
             raise UserFault(
@@ -198,10 +205,11 @@ async def cached_graph(
     before: an index whose chunks this one begins with; if its graph is in the cache, that graph is extended.
     `UserFault` unless k is at least 1.
     """
-    other = encoder if encoder is not None and encoder.name != index.manifest.encoder else None
+    other = None if encoder is None or _is_of(index, encoder) else encoder
     manifest = manifest_of(index, k)
     if other is not None:
-        manifest = manifest.model_copy(update={"encoder": other.name, "dimension": await other.dimension()})
+        inputs = {"encoder": other.name, "weights": weights_of(other), "dimension": await other.dimension()}
+        manifest = manifest.model_copy(update=inputs)
 
     async def build() -> Callable[[Path], None]:
         compared = index if other is None else await index.under(other, embedding)
@@ -211,6 +219,12 @@ async def cached_graph(
         return (await known.extended(compared, progress)).fill
 
     return await get_or_build(cache, manifest, lambda folder: DocumentGraph.read(folder, index, manifest), build)
+
+
+def _is_of(index: Index, encoder: Encoder) -> bool:
+    """Did this encoder make the index's vectors, as far as is known?"""
+    made = index.manifest
+    return encoder.name == made.encoder and not are_other_weights(made.weights, weights_of(encoder))
 
 
 def known_graph(cache: Path, manifest: GraphManifest, index: Index) -> DocumentGraph | None:
@@ -228,6 +242,7 @@ def manifest_of(index: Index, k: int) -> GraphManifest:
         raise UserFault(f"The number of neighbours is {k}: it must be at least 1.")
     return GraphManifest(
         encoder=index.manifest.encoder,
+        weights=index.manifest.weights,
         dimension=index.manifest.dimension,
         k=k,
         method="descent" if _is_large(index.manifest.chunks) else "exact",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
-from ..models.interfaces import Encoder, Vectors, weights_of
+from ..models.interfaces import Encoder, Vectors, are_other_weights, weights_of
 from ..state.records import Chunk
 from ..state.where import Condition
 from .approximate import ApproximateSearch, kind_for
@@ -126,11 +126,12 @@ class Index:
                 f"The index {shown(path)} was made with the encoder '{manifest.encoder}', not with "
                 f"'{encoder.name}': choose that encoder, or {HOW_TO_BUILD}."
             )
-        if manifest.weights and manifest.weights != (weights_of(encoder) or manifest.weights):
+        if are_other_weights(manifest.weights, weights_of(encoder)):
             names = f"{shlex.quote(encoder.name)} --force {shlex.quote(shown(path))}"
             raise UserFault(
-                f"The index {shown(path)} was made with other weights of the name '{encoder.name}': embed its chunks "
-                f"again with `dubito index --add encoder --encoder {names}`."
+                f"The index {shown(path)} was made with other weights of the name '{encoder.name}', or by an early "
+                "dubito that told fewer apart: embed its chunks again with "
+                f"`dubito index --add encoder --encoder {names}`."
             )
         _check_dimension(f"The index {shown(path)}", manifest, encoder, await encoder.dimension())
         return await cls._read(path, manifest, encoder)

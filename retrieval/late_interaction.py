@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserFault
-from ..models.interfaces import Vectors
+from ..models.interfaces import Vectors, weights_of
 from ..models.late_interaction import LateInteractionModel
 from .chunking import Progress, batches, embedding_text
 from .corpus import shown
@@ -63,7 +63,8 @@ async def cached_late_graph(
     `cached_graph`; encoding: gets the number of chunks encoded. Raises as `cached_graph` and the model do.
     """
     dense = manifest_of(index, CANDIDATES * k)
-    manifest = dense.model_copy(update={"k": k, "late_interaction": model.name, "candidates": dense.k})
+    late = {"late_interaction": model.name, "late_weights": weights_of(model), "candidates": dense.k}
+    manifest = dense.model_copy(update={"k": k, **late})
 
     async def build() -> Callable[[Path], None]:
         candidates = (await cached_graph(index, dense.k, cache, progress, before=before)).nearest.rows

@@ -24,11 +24,12 @@ BATCH = 256
 
 
 class SparseManifest(Derived):
-    """The inputs of a sparse index. encoder: the name that the first stage was opened by."""
+    """The inputs of a sparse index. encoder: the name that the first stage was opened by; weights: the encoder's."""
 
     kind: str = "sparse index"
     format: int = 1
     encoder: str
+    weights: str = ""
 
 
 class Postings(NamedTuple):
@@ -83,8 +84,13 @@ async def open_sparse(name: str, source: str, index: Index, cache: Path, progres
 
     `UserFault` if the model cannot be loaded or the cache folder cannot be written to.
     """
-    model = SparseModel(name, source)
-    manifest = SparseManifest(chunks=index.manifest.chunks, chunks_sha256=index.manifest.chunks_sha256, encoder=name)
+    model = await asyncio.to_thread(SparseModel, name, source)
+    manifest = SparseManifest(
+        chunks=index.manifest.chunks,
+        chunks_sha256=index.manifest.chunks_sha256,
+        encoder=name,
+        weights=model.weights,
+    )
 
     async def build() -> Callable[[Path], None]:
         encoded: list[SparseVectors] = []

@@ -227,14 +227,42 @@ def is_calibration(path: Path) -> bool:
 
 
 def identity(name: str) -> str:
-    """The identity of a model: for a model on a server its name without the server's address."""
+    """The identity of a model: what its name says of what it computes, and not of where.
+
+    A model on a server has its name there, with `&layer=N` if the name gives the layer of its hidden states. An engine
+    has its folder or hub name, with `?dtype=...` if the name gives one; no other option is meant to change results.
+    """
     kind, _, rest = name.partition(":")
     if kind == "engine":
-        return name.partition("?")[0]  # without the engine's options
+        source, _, options = name.partition("?")
+        return "?".join([source, *_options(options, "dtype")]).removesuffix("?dtype=auto")
     if kind == "ollama":
         return rest
-    served = rest.partition("#")[2].partition("&")[0]  # without the server of hidden states
-    return served or name if kind in {"vllm", "openai", "http", "https"} else name
+    served, options = _served(name)
+    return "&".join([served, *_options(options, "layer")]) if served else name
+
+
+def identity_in_calls(name: str, *, states: bool = True) -> str:
+    """The identity of a model in remembered calls. states: those that read hidden states may be among them.
+
+    Then it has the server of the hidden states, if the name does not give their layer: another server may have another.
+    """
+    served, options = _served(name)
+    if not states:
+        return served or identity(name)
+    return "&".join([identity(name), *([] if _options(options, "layer") else _options(options, "states"))])
+
+
+def _served(name: str) -> tuple[str, str]:
+    """A model's name on its server, and the options behind it; both empty for a name that gives no such name."""
+    kind, _, rest = name.partition(":")
+    served, _, options = rest.partition("#")[2].partition("&")
+    return (served, options) if served and kind in {"vllm", "openai", "http", "https"} else ("", "")
+
+
+def _options(options: str, name: str) -> list[str]:
+    """The option of this name as it is written; none or one."""
+    return [option for option in options.split("&") if option.startswith(f"{name}=")]
 
 
 def settings_of(context: BaseContext, names: Iterable[str] | None = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from dubito.errors import UserFault
+from dubito.models import sparse_encoder
 from dubito.models.interfaces import Vectors
 from dubito.retrieval import sparse
 from dubito.retrieval.chunkers import open_chunker
@@ -119,7 +121,21 @@ async def test_it_is_encoded_once_read_memory_mapped_and_fused(tmp_path: Path, m
     assert {chunk["id"] for chunk in both} == {*words, *learned}
 
 
-async def test_another_model_under_the_same_name_is_noticed(tmp_path: Path) -> None:
+async def test_other_weights_under_the_same_name_encode_the_chunks_again(tmp_path: Path) -> None:
+    folder, index, found = tmp_path / "model", await index_of(TEXTS), []
+    for seed in (1, 2):
+        make_model(folder, seed)
+        caches = (tmp_path / "shared", tmp_path / f"fresh{seed}")
+        stages = [await open_first_stage(f"splade:{folder}", index, cache) for cache in caches]
+        found.append(await stages[0].search("tide", 5))
+        assert found[-1] == await stages[1].search("tide", 5)
+        for part in (folder, tmp_path / "model-base"):
+            shutil.rmtree(part)
+    assert found[0] != found[1]
+
+
+async def test_another_model_under_the_same_name_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_encoder, "fingerprint", lambda source: "")  # as of a name on the hub
     folder = make_model(tmp_path / "model", 1)
     index = await index_of(TEXTS)
     await open_first_stage(f"splade:{folder}", index, tmp_path / "cache")

@@ -127,6 +127,53 @@ async def test_a_model_on_a_server_is_the_same_wherever_the_server_is(memory: Ca
     assert len(model.calls) == 1
 
 
+STATES = "vllm:http://one:8000/v1#m&states="
+
+
+@pytest.mark.parametrize(
+    ("name", "is_another"),
+    [
+        (f"{STATES}http://one:8001/v1", False),
+        ("vllm:http://two:8000/v1#m&states=http://one:8001/v1", False),
+        (f"{STATES}http://one:9999/v1", True),  # it may have been started for another layer
+        (f"{STATES}http://one:8001/v1&layer=4", True),
+    ],
+)
+async def test_hidden_states_of_another_place_are_another_request(memory: CallMemory, name: str, is_another: bool):
+    model = Numbered(name=f"{STATES}http://one:8001/v1")
+    await RememberingChat(model, memory).introspect(HI, SAMPLED)
+    model.name = name
+    await RememberingChat(model, memory).introspect(HI, SAMPLED)
+    assert len(model.calls) == 1 + is_another
+
+
+async def test_hidden_states_of_a_named_layer_are_the_same_wherever_their_server_is(memory: CallMemory):
+    model = Numbered()
+    for name in (f"{STATES}http://one:8001/v1&layer=4", "vllm:http://b:1/v1#m&layer=4&states=http://b:2/v1"):
+        model.name = name
+        await RememberingChat(model, memory).introspect(HI, SAMPLED)
+    assert len(model.calls) == 1
+    model.name = f"{STATES}http://one:8001/v1&layer=20"
+    await RememberingChat(model, memory).introspect(HI, SAMPLED)
+    assert len(model.calls) == 2
+
+
+async def test_replies_do_not_depend_on_the_layer_of_hidden_states(memory: CallMemory):
+    model = Numbered()
+    for layer in (4, 20):
+        model.name = f"{STATES}http://one:8001/v1&layer={layer}"
+        await RememberingChat(model, memory).complete(HI, SAMPLED)
+    assert len(model.calls) == 1
+
+
+async def test_an_engine_of_another_dtype_is_another_model(memory: CallMemory):
+    model = Numbered()
+    for option, calls in (("dtype=float32", 1), ("dtype=bfloat16", 2), ("max_model_len=512&dtype=float32", 2)):
+        model.name = f"engine:m?{option}"
+        await RememberingChat(model, memory).complete(HI, SAMPLED)
+        assert len(model.calls) == calls
+
+
 async def test_within_one_question_an_equal_request_is_another_one(memory: CallMemory):
     model = Numbered()
     chat = RememberingChat(model, memory)

@@ -104,6 +104,20 @@ def write(folder: Path, given: Sequence[Case]) -> Path:
     return write_lines(folder / "q.jsonl", lines)
 
 
+@pytest.mark.parametrize(
+    ("llm", "is_kept"),
+    [
+        ("vllm:http://b:1/v1#m&states=http://a:2/v1", True),
+        ("vllm:http://a:1/v1#m&states=http://b:2/v1", False),  # it may have been started for another layer
+        ("vllm:http://a:1/v1#m&states=http://a:2/v1&layer=4", False),
+    ],
+)
+def test_outcomes_are_kept_for_hidden_states_of_one_place(llm: str, is_kept: bool) -> None:
+    first = VanillaRagContext(llm="vllm:http://a:1/v1#m&states=http://a:2/v1")
+    other = first.model_copy(update={"llm": llm})
+    assert (calibrating._key("vanilla_rag", first) == calibrating._key("vanilla_rag", other)) == is_kept
+
+
 def calibrate(folder: Path, *more: str, guarantee: Sequence[str] = ("--keep", "0.9"), **settings: Any) -> Any:
     assignments = [part for name, value in {**SETTINGS, **settings}.items() for part in ("--set", f"{name}={value}")]
     arguments = ["calibrate", "vanilla_rag", str(folder / "q.jsonl"), "--out", str(folder / "c.json")]

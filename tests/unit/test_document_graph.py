@@ -30,6 +30,7 @@ class NoEncoder:
 
     def __init__(self, name: str = "table", table: Sequence[Sequence[float]] | Vectors = ()) -> None:
         self.name = name
+        self.weights = ""
         self.table = np.array(table, dtype=np.float32)
         self.embedded = 0
 
@@ -48,12 +49,13 @@ class NoEncoder:
         return rows
 
 
-def index_of(rows: Sequence[Sequence[float]] | Vectors, encoder: str = "table") -> Index:
+def index_of(rows: Sequence[Sequence[float]] | Vectors, encoder: str = "table", weights: str = "") -> Index:
     """An index whose chunk i is `c{i}` and has row i as its vector."""
     table = np.array(rows, dtype=np.float32)
     chunks: list[Chunk] = [{"id": f"c{i}", "doc_id": f"c{i}", "title": "", "text": str(i)} for i in range(len(table))]
     manifest = Manifest(
         encoder=encoder,
+        weights=weights,
         dimension=table.shape[1],
         chunker="words:1",
         corpus="",
@@ -214,6 +216,8 @@ async def test_extending_tells_how_far_it_is_and_refuses_what_does_not_begin_ali
     assert table_of(grown) == brute_force(rows, 2)
     with pytest.raises(UserFault, match="compares vectors of 'table' and this index has vectors of 'other'"):
         await graph.extended(index_of(rows, "other"))
+    with pytest.raises(UserFault, match="by other weights of the name 'table': build it again from this index"):
+        await graph.extended(index_of(rows, weights="tuned"))
     with pytest.raises(UserFault, match="does not begin with the chunks of the document graph"):
         await graph.extended(index_of(rows[:4]))
 
@@ -341,6 +345,22 @@ async def test_the_cached_graph_of_another_encoder_embeds_the_chunks_once(tmp_pa
     same = NoEncoder("table", other)
     assert table_of(await cached_graph(index, 3, tmp_path, encoder=same)) == brute_force(index.vectors, 3)
     assert same.embedded == 0
+
+
+async def test_other_weights_of_the_same_name_have_another_graph(tmp_path: Path) -> None:
+    for weights in ("first", "tuned", ""):
+        rows = clustered(12, 8, 3, seed=len(weights))
+        assert table_of(await cached_graph(index_of(rows, weights=weights), 3, tmp_path)) == brute_force(rows, 3)
+
+
+async def test_the_graph_of_other_weights_of_the_indexs_encoder_embeds_the_chunks(tmp_path: Path) -> None:
+    rows, tuned = clustered(12, 8, 3), clustered(12, 8, 3, seed=1)
+    encoder = NoEncoder("table", tuned)
+    for weights, due in (("tuned", tuned), ("first", rows), ("", rows)):  # the last one does not say
+        encoder.weights = weights
+        graph = await cached_graph(index_of(rows, weights="first"), 3, tmp_path, encoder=encoder)
+        assert table_of(graph) == brute_force(due, 3)
+    assert encoder.embedded == 12
 
 
 async def test_an_index_shows_its_chunks_and_vectors_and_can_be_embedded_anew() -> None:

@@ -1,7 +1,6 @@
 """Judges without weights: what the LLM is asked, how similarity becomes a probability, which names are known."""
 
 import asyncio
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dubito.errors import ContractFault, ModelFault, UserFault, extra_command
-from dubito.models.cross_encoder import label_columns, weights_identity
+from dubito.models.cross_encoder import label_columns
 from dubito.models.interfaces import Choice, Encoder, Judge, Message, Tokens, Vectors
 from dubito.models.judges import SLOPE, THRESHOLD, LLMJudge, SimilarityJudge, open_judge
 from dubito.prompts import unparsed
@@ -227,50 +226,6 @@ def test_labels_that_do_not_tell_are_shown(id2label: dict[int, str]) -> None:
     assert f"its id2label is {id2label}" in str(fault.value)
     assert "'some/model'" in str(fault.value)
     assert "config.json" in str(fault.value)
-
-
-def test_other_weights_have_another_identity(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    assert weights_identity(str(folder)) is None
-    folder.mkdir()
-    assert weights_identity(str(folder)) is None
-    (folder / "config.json").write_text('{"id2label": 1}')
-    (folder / "model.safetensors").write_bytes(b"12345678")
-    seen = {weights_identity(str(folder))}
-    assert seen == {weights_identity(f"{folder}/../model")}
-    (folder / "model.safetensors").write_bytes(b"123456789")
-    seen.add(weights_identity(str(folder)))
-    status = (folder / "config.json").stat()
-    (folder / "config.json").write_text('{"id2label": 2}')
-    os.utime(folder / "config.json", ns=(status.st_atime_ns, status.st_mtime_ns))
-    seen.add(weights_identity(str(folder)))
-    os.utime(folder / "model.safetensors", ns=(0, 0))
-    seen.add(weights_identity(str(folder)))
-    (tmp_path / "other").mkdir()
-    for file in folder.iterdir():
-        (tmp_path / "other" / file.name).write_bytes(file.read_bytes())
-    seen.add(weights_identity(str(tmp_path / "other")))
-    assert len(seen) == 5
-    assert None not in seen
-
-
-def test_the_weights_of_a_hub_name_are_those_that_were_downloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    assert weights_identity("some/model") is None
-    repository = tmp_path / "models--some--model"
-    seen = set()
-    for commit in ("aaaa", "bbbb"):
-        (repository / "snapshots" / commit).mkdir(parents=True)
-        (repository / "snapshots" / commit / "config.json").write_text("{}")
-        (repository / "refs").mkdir(exist_ok=True)
-        (repository / "refs" / "main").write_text(commit)
-        identity = weights_identity("some/model")
-        assert identity == weights_identity(str(repository / "snapshots" / commit))
-        seen.add(identity)
-    assert len(seen) == 2
 
 
 # --- answers ---

@@ -270,8 +270,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "judgements.sqlite"
 
 
-def stored(path: Path, stub: StubJudge, identity: bytes | None = b"weights") -> RememberingJudge:
-    return RememberingJudge(stub, 10, JudgementStore(path, lambda: identity))
+def stored(path: Path, stub: StubJudge, weights: str = "weights") -> RememberingJudge:
+    return RememberingJudge(stub, 10, JudgementStore(path, lambda: weights))
 
 
 async def test_another_process_finds_what_was_judged(path: Path) -> None:
@@ -286,14 +286,23 @@ async def test_another_process_finds_what_was_judged(path: Path) -> None:
 async def test_other_weights_judge_anew(path: Path) -> None:
     await stored(path, StubJudge()).judge(QUESTION, PAIRS)
     other = StubJudge()
-    await stored(path, other, b"other weights").judge(QUESTION, PAIRS)
+    await stored(path, other, "other weights").judge(QUESTION, PAIRS)
     assert other.asked == [PAIRS]
+
+
+async def test_judgements_belong_to_the_weights_that_judged_whatever_lies_in_their_folder_later(path: Path) -> None:
+    found = iter(["", "weights", "others that came later"])
+    judge = RememberingJudge(StubJudge(), 1, JudgementStore(path, lambda: next(found)))
+    await judge.judge(QUESTION, PAIRS)
+    again = StubJudge()
+    await stored(path, again).judge(QUESTION, PAIRS)
+    assert again.asked == []
 
 
 async def test_weights_that_cannot_be_named_are_not_stored(path: Path) -> None:
     for _ in range(2):
         stub = StubJudge()
-        await stored(path, stub, None).judge(QUESTION, PAIRS)
+        await stored(path, stub, "").judge(QUESTION, PAIRS)
         assert stub.asked == [PAIRS]
     assert not await asyncio.to_thread(path.exists)
 

@@ -10,6 +10,7 @@ from blockbuster import blockbuster_ctx
 from dubito.errors import UserFault
 from dubito.models.interfaces import Vectors
 from dubito.models.late_interaction import LateInteractionModel, is_multi_vector
+from dubito.models.local_weights import fingerprint
 from dubito.retrieval import late_interaction
 from dubito.retrieval.document_graph import DocumentGraph, cached_graph
 from dubito.retrieval.index import Index
@@ -27,7 +28,7 @@ class Bags(LateInteractionModel):
     """A token model: of text `i` it gives the vectors of row i of a table."""
 
     def __init__(self, bags: Sequence[Vectors]) -> None:
-        self.name = "colbert:bags"
+        self.name, self.weights = "colbert:bags", ""
         self.bags = bags
         self.encoded: list[str] = []
 
@@ -129,6 +130,19 @@ async def test_another_model_has_another_graph(tmp_path: Path) -> None:
     assert_same(table_of(second), expected_of(other.bags, index.vectors, 2, 8))
     dense = await cached_graph(index, 2, tmp_path)
     assert table_of(dense) == brute_force(index.vectors, 2)
+
+
+async def test_other_weights_of_the_model_or_of_the_candidates_encoder_have_another_graph(tmp_path: Path) -> None:
+    for late, dense in ((1, 1), (2, 1), (2, 2)):
+        vectors, model = clustered(20, 8, 2, dense), Bags(bags_of(20, late))
+        model.weights = str(late)
+        graph = await cached_late_graph(index_of(vectors, weights=str(dense)), 2, tmp_path, model)
+        assert_same(table_of(graph), expected_of(model.bags, vectors, 2, 8))
+
+
+async def test_a_model_knows_the_weights_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert LateInteractionModel("colbert:x", str(tmp_path)).weights == fingerprint(str(tmp_path)) != ""
 
 
 def begins(rows: Vectors, count: int) -> Index:

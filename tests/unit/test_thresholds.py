@@ -106,6 +106,14 @@ def test_a_calibration_says_the_threshold(tmp_path: Path) -> None:
     assert threshold(**WITH, threshold_file=file, retrieval_threshold="-3") == -3, "what is set wins"
 
 
+def test_a_threshold_of_another_layer_of_the_states_server_is_refused(tmp_path: Path) -> None:
+    at_4, at_20 = ({**WITH, "llm": f"{WITH['llm']}&layer={layer}"} for layer in (4, 20))
+    file = calibrated(tmp_path / "c.json", SeaKRContext(**at_4), "estimator", "samples")
+    assert threshold(**at_4, threshold_file=file) == -4.25
+    with pytest.raises(UserFault, match="holds for the chat model m&layer=4, not m&layer=20"):
+        threshold(**at_20, threshold_file=file)
+
+
 GRAM: dict[str, Any] = {"llm": "hf:other", "estimator": "gram"}
 
 
