@@ -82,13 +82,14 @@ def content_words(text: str) -> list[str]:
     ]
 
 
-def query_from(words: Sequence[Word], max_uncertainty: float, question: str, previous: str) -> str:
+def query_from(words: Sequence[Word], max_uncertainty: float, question: str, spared: Sequence[str]) -> str:
     """The query of a step: its content words that the model is sure of (section 3.1).
 
-    A word of probability p is dropped if 1 − p > max_uncertainty, unless it occurs in the question or in `previous`,
-    the rationale before. If no word is left, the query is the question's content words; if it has none, the question.
+    A word of probability p is dropped if 1 − p > max_uncertainty, unless it occurs in one of the texts `spared`: for
+    SeaKR the question and the rationale before. If no word is left, the query is the question's content words; if it
+    has none, the question.
     """
-    certain = {match[0].lower() for text in (question, previous) for match in _WORD.finditer(text)}
+    certain = {match[0].lower() for text in spared for match in _WORD.finditer(text)}
     sure = [
         word["text"]
         for word in words

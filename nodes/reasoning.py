@@ -54,7 +54,7 @@ async def write_step(state: ReasoningState, context: ReasoningContext, resources
     """
     kept, knowledge = state["kept"], state["knowledge"]
     if not context.shows_collected():
-        knowledge = knowledge[len(knowledge) - len(kept["chunk_ids"] if kept else []) :]
+        knowledge = [chunk for chunk in state["snippets"] if kept and chunk["id"] in kept["chunk_ids"]]
     with showing(_beginning_of_answer):
         completion = await _next_step(state, knowledge, context, resources)
     written = draft_of(completion)

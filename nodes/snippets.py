@@ -27,11 +27,11 @@ async def formulate_query(state: ReasoningState, context: SeaKRContext, resource
 
 
 async def mask_unlikely_words(state: ReasoningState, context: FlareContext, resources: Resources) -> ReasoningState:
-    """FLARE's query: the draft without words less likely than β.
+    """FLARE's query: the draft without words less likely than β, whichever they are.
 
-    The same query may come again: the search leaves out the snippets that were kept.
+    The same query may come again: where a step is written from all that was kept, the search leaves that out.
     """
-    query = await _without_unlikely_words(state, 1 - context.mask_below)
+    query = await _without_unlikely_words(state, 1 - context.mask_below, spare_known=False)
     return {"query": query, "queries": [query]}
 
 
@@ -44,11 +44,14 @@ async def query_from_last_rationale(
 
 
 async def search_snippets(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
-    """Retrieve the k best snippets for the query that are not kept yet; without any SeaKR's reasoning may end."""
+    """Retrieve the k best snippets for the query that are not kept yet; without any SeaKR's reasoning may end.
+
+    Where a step is written from its own snippets alone, those that are kept count too.
+    """
     query = state["query"]
     assert query is not None  # noqa: S101 - there is a query
     stage = await resources.first_stage(context)
-    kept = {chunk["id"] for chunk in state["knowledge"]}
+    kept = {chunk["id"] for chunk in state["knowledge"]} if context.shows_collected() else set[str]()
     count = context.k + (len(kept) if context.found_again == "replace" else 0)
     snippets = [chunk for chunk in await stage.search(query, count) if chunk["id"] not in kept][: context.k]
     update: ReasoningState = {"snippets": snippets, "attempts": None, "kept": None}  # type: ignore[typeddict-item]
@@ -97,17 +100,23 @@ async def rerank_snippets(state: SeaKRState, context: SeaKRContext, resources: R
 
 
 async def keep_snippets(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
-    """Keep the snippets of the search, as many as may be kept; `write_step` then writes the step with them."""
-    best = state["snippets"][: context.documents() - len(state["knowledge"])]
+    """Keep the snippets of the search, as many as may be kept; `write_step` then writes the step with them.
+
+    A snippet that was kept for an earlier step enters the knowledge once.
+    """
+    known = {chunk["id"] for chunk in state["knowledge"]}
+    new = [chunk for chunk in state["snippets"] if chunk["id"] not in known][: context.documents() - len(known)]
+    ids = known | {chunk["id"] for chunk in new}
+    best = [chunk["id"] for chunk in state["snippets"] if chunk["id"] in ids]
     if not best:
         return {"kept": None}
-    kept: Kept = {"chunk_ids": [chunk["id"] for chunk in best], "rationale": "", "uncertainty": None}
-    return {"kept": kept, "knowledge": best}
+    return {"kept": {"chunk_ids": best, "rationale": "", "uncertainty": None}, "knowledge": new}
 
 
-async def _without_unlikely_words(state: ReasoningState, max_uncertainty: float) -> str:
+async def _without_unlikely_words(state: ReasoningState, max_uncertainty: float, *, spare_known: bool = True) -> str:
+    """The query of the draft; spare_known: with the unlikely words of the question and of the step before."""
     draft = state["draft"]
     assert draft is not None  # noqa: S101 - a step was drafted
-    previous = state["rationales"][-1] if state["rationales"] else ""
+    spared = [state["question"], *state["rationales"][-1:]] if spare_known else []
     # in a thread: the first call loads the list of stop words
-    return await asyncio.to_thread(query_from, draft["words"], max_uncertainty, state["question"], previous)
+    return await asyncio.to_thread(query_from, draft["words"], max_uncertainty, state["question"], spared)

@@ -6,10 +6,10 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from .capability import Capability
-from .context import PRESET, Presets
+from .context import PRESET, Presets, unused_with
 from .flow import Answered, Flow
 from .mixins import CitingContext, ExamplesContext, FirstStage, ReasoningTokens, SearchContext, UnitInterval
-from .reasoning import MaxDocs, SearchingContext
+from .reasoning import FoundAgain, MaxDocs, SearchingContext
 from .records import extend
 
 
@@ -40,6 +40,8 @@ class FlareContext(SearchingContext):
         title="Search first",
         description="On: the first step is written with what a search for the question finds, as in FLARE's paper.",
     )
+
+    found_again: FoundAgain = Field(default="replace", json_schema_extra=unused_with(passages=["current"]))
 
     def shows_collected(self) -> bool:
         """Is a step written from the snippets of earlier steps, too?"""
