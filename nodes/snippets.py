@@ -4,7 +4,7 @@ import asyncio
 
 from ..resources.resources import Resources
 from ..state.baselines import FlareContext
-from ..state.reasoning import Attempt, AttemptInput, Kept, ReasoningState, SearchingContext
+from ..state.reasoning import Attempt, AttemptInput, Draft, Kept, ReasoningState, SearchingContext
 from ..state.seakr import SeaKRContext, SeaKRState
 from .query_formulation import query_from
 from .reasoning import draft_of, step_prompt
@@ -84,7 +84,8 @@ async def rerank_snippets(state: SeaKRState, context: SeaKRContext, resources: R
     """
     usable = [attempt for attempt in state["attempts"] if attempt["rationale"]]
     if not usable:
-        return {"kept": None, "warnings": [NO_STEP] if state["attempts"] else []}
+        draft, warnings = await _measured_draft(state, context, resources)
+        return {"kept": None, "draft": draft, "warnings": [*([NO_STEP] if state["attempts"] else []), *warnings]}
     positions = {chunk["id"]: position for position, chunk in enumerate(state["snippets"])}
 
     def rank(attempt: Attempt) -> tuple[bool, float, int]:
@@ -97,6 +98,17 @@ async def rerank_snippets(state: SeaKRState, context: SeaKRContext, resources: R
         "uncertainty": best["uncertainty"],
     }
     return {"kept": kept, "knowledge": [state["snippets"][positions[best["chunk_id"]]]]}
+
+
+async def _measured_draft(state: SeaKRState, context: SeaKRContext, resources: Resources) -> tuple[Draft, list[str]]:
+    """The draft that stands, with the U that was not needed before it stood, and warnings."""
+    draft = state["draft"]
+    assert draft is not None  # noqa: S101 - a step was drafted
+    if context.self_aware_retrieval or not draft["rationale"]:
+        return draft, []
+    prompt = await step_prompt(state["question"], state["knowledge"], state["rationales"], context, resources)
+    _, estimate = await continue_with_uncertainty(prompt, context, resources)
+    return {**draft, "uncertainty": estimate.uncertainty}, estimate.warnings
 
 
 async def keep_snippets(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
