@@ -51,9 +51,10 @@ async def chain_of_query(state: SunarState, context: SunarContext, resources: Re
     """Put the next sub-question of the chain into `query`; or null, and the chain's answer into `sequential_answer`.
 
     A look-up verifies the model's answer to its node. If the look-up's answer occurs in the model's, or the look-up
-    found none or does not know, the chain goes on. Otherwise, and after an unsolved node, the model writes the chain anew from what was
-    looked up; sub-questions that were looked up before are left out. The path ends as in `decompose`.
-    SearChain corrects an answer only if its reader's score exceeds 1.5; SUNAR's intermediate answer has no such score.
+    found none or does not know, the chain goes on. Otherwise, and after an unsolved node, the model writes the chain
+    anew from what was looked up; sub-questions that were looked up before are left out. The path ends as in
+    `decompose`. SearChain corrects an answer only if its reader's score exceeds 1.5; SUNAR's intermediate answer has no
+    such score.
     """
     llm = await resources.llm(context)
     hops, nodes, answer = state.get("hops", []), state["chain"], state["chain_answer"]
