@@ -15,6 +15,7 @@ from dubito.errors import CapabilityMissing, UserFault
 from dubito.graphs import cot, flare, ircot, iter_retgen
 from dubito.models.interfaces import Completion, Sampling, Token
 from dubito.resources.resources import Resources
+from dubito.state.baselines import FlareContext
 from dubito.tests.scripted import (
     QUESTION,
     Asked,
@@ -411,6 +412,12 @@ async def test_flare_may_search_for_the_same_again() -> None:
     assert ran.path == ["prepare", *["draft_step", *FLARE] * 2, *COT, "answer_with_uncertainty"]
     assert ran.retriever.asked == ["founder", "founder"]
     assert ran.evidence == ["a", "b"]
+
+
+async def test_flare_refuses_to_add_more_snippets_than_it_may_keep() -> None:
+    with pytest.raises(UserFault, match=r"k is 4 and max_docs is 3, .*: set max_docs to at least 4, or a smaller k"):
+        FlareContext(k=4)
+    assert FlareContext(k=4, max_docs=0).documents() == 0
 
 
 @pytest.mark.parametrize("max_docs", [0, 1])
