@@ -1,6 +1,6 @@
 """The templates of the prompts: dubito's own, and those that a user puts in their place.
 
-A template is a chat with one block per turn, named for its role: `system`, fixed text; `user_example` and
+A template is a chat with one block per turn, named for its role: `system`, which shows no data; `user_example` and
 `assistant_example`, if the prompt has an example; `user`, which holds the data. A comment at its top lists its inputs,
 what the reply must be, the words without which the reply cannot be read, and the graph nodes that use it.
 """

@@ -188,8 +188,18 @@ def settings(graph: Graph) -> str:
     return (
         f"{table}\n\n`{graph.name}` also has the [shared settings](settings.md#shared-settings) {names}. "
         f"`dubito settings {graph.name}` lists every setting, its value and what it may be; "
-        f"[the reference]({GRAPHS}/{graph.name}.md) has the types."
+        f"[the reference]({GRAPHS}/{graph.name}.md) has the types.{''.join(_of_parts(graph))}"
     )
+
+
+def _of_parts(graph: Graph) -> Iterator[str]:
+    """Which of a technique's settings a graph has that is a part of it."""
+    context: Any = graph.builder.context_schema
+    for name in [name for name, _ in graph.get_subgraphs() if name in graph_names()]:
+        own: Any = graph_named(name).builder.context_schema
+        if issubclass(context, own):
+            lacking = [f"`{one}`" for one in context.in_order() if one not in own.model_fields]
+            yield f" The graph `{name}`, a part of it, has all of these but {', '.join(lacking)}."
 
 
 def is_shared(context: Any, name: str) -> bool:  # noqa: ANN401 - a type of settings

@@ -11,10 +11,9 @@ append_rationale ─┬─ next step ─> pseudo_generate
 from langgraph.types import Send
 
 from ..nodes.final_answer import choose_strategy, reason_over_knowledge, reason_over_rationales
-from ..nodes.reasoning import append_rationale, pseudo_generate
+from ..nodes.reasoning import append_rationale, may_retrieve, pseudo_generate
 from ..nodes.snippets import formulate_query, rerank_snippets, search_snippets, try_snippet
 from ..nodes.thresholds import set_threshold
-from ..prompts.reasoning import final_answer
 from ..resources.resources import Resources
 from ..state.flow import Question
 from ..state.reasoning import AttemptInput
@@ -50,14 +49,10 @@ def build(resources: Resources | None = None) -> Machine[SeaKRState, SeaKRContex
 
 
 def needs_retrieval(state: SeaKRState, context: SeaKRContext) -> str:
-    """Is the model too uncertain to write the step without retrieval (section 3.1)?
-
-    Nothing is looked up for a step that states the final answer.
-    """
+    """Is the model too uncertain to write the step without retrieval (section 3.1)?"""
     draft = state["draft"]
     assert draft is not None  # noqa: S101 - a step was drafted
-    states_answer = context.mode != "one_pass" and final_answer(draft["rationale"]) is not None
-    if states_answer or len(state["knowledge"]) >= context.documents():
+    if not may_retrieve(draft, state, context):
         return "append_rationale"
     if not context.self_aware_retrieval or not draft["rationale"] or draft["uncertainty"] is None:
         return "formulate_query"

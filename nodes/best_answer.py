@@ -3,7 +3,7 @@
 from ..models.answer_stream import show_answer
 from ..resources.resources import Resources
 from ..state.dense_rag import BestAnswer, DenseRagContext, DenseRagState, StopReason
-from .measure_dse import dse_uncertainty
+from .measure_dse import dse_uncertainty, is_probed
 from .refine import round_record
 
 RECORDED: frozenset[StopReason] = frozenset({"unchanged", "nothing_left"})
@@ -15,7 +15,7 @@ async def update_best(state: DenseRagState, context: DenseRagContext, resources:
     latest, best = latest_answer(state), state["best"]
     if best is None or is_better(latest, best, context):
         best = latest
-    if context.accept == "either" and (is_low(latest, context) or latest["sufficient"]):
+    if context.accept == "either" and (is_low(latest, context) or (latest["sufficient"] and latest["answer"])):
         return {"best": latest, "stop_reason": "accepted"}
     if context.accept == "both" and is_low(best, context) and suffices(best, context):
         return {"best": best, "stop_reason": "accepted"}
@@ -41,12 +41,11 @@ async def give_best_answer(state: DenseRagState, context: DenseRagContext, resou
 
 def latest_answer(state: DenseRagState) -> BestAnswer:
     """The answer of the context that was measured last."""
-    chunks = zip(state["rephrasings"], state["context_chunks"], strict=True)
     return {
         "answer": state["answer"],
         "chunk_ids": [chunk["id"] for chunk in state["context_chunks"]],
         "dse": state["dse"],
-        "probed": any(rephrasing != chunk["text"] for rephrasing, chunk in chunks),
+        "probed": is_probed(state["answer"], state["rephrasings"], state["context_chunks"]),
         "sufficient": state["sufficient"],
     }
 
@@ -54,7 +53,7 @@ def latest_answer(state: DenseRagState) -> BestAnswer:
 def is_better(new: BestAnswer, best: BestAnswer, context: DenseRagContext) -> bool:
     """A new minimum of DSE, unless the best context was judged sufficient and the new one was not.
 
-    If no chunk was rephrased, a DSE of 0 is not a minimum.
+    The DSE of an empty answer is no minimum, nor is that of a context of which no chunk was rephrased.
     """
     if new["probed"] != best["probed"]:
         return new["probed"]
@@ -67,7 +66,7 @@ def suffices(answer: BestAnswer, context: DenseRagContext) -> bool:
 
 
 def is_low(answer: BestAnswer, context: DenseRagContext) -> bool:
-    """Is the DSE below the threshold, and was at least one chunk rephrased?"""
+    """Is the DSE below the threshold, and was the answer probed?"""
     return answer["dse"] < context.dse_threshold and answer["probed"]
 
 

@@ -10,6 +10,7 @@ from ..models.interfaces import ChatModel, Message, Sampling
 from ..prompts import chain_of_query as chain_prompt
 from ..prompts import decompose as prompt
 from ..resources.resources import Resources
+from ..state.abstention import abstains
 from ..state.answer_text import normalised
 from ..state.sunar import ChainNode, Hop, SunarContext, SunarState
 from .structured_reply import ask_with_retry
@@ -50,9 +51,10 @@ async def chain_of_query(state: SunarState, context: SunarContext, resources: Re
     """Put the next sub-question of the chain into `query`; or null, and the chain's answer into `sequential_answer`.
 
     A look-up verifies the model's answer to its node. If the look-up's answer occurs in the model's, or the look-up
-    found none, the chain goes on. Otherwise, and after an unsolved node, the model writes the chain anew from what was
-    looked up; sub-questions that were looked up before are left out. The path ends as in `decompose`.
-    SearChain corrects an answer only if its reader's score exceeds 1.5; SUNAR's intermediate answer has no such score.
+    found none or does not know, the chain goes on. Otherwise, and after an unsolved node, the model writes the chain
+    anew from what was looked up; sub-questions that were looked up before are left out. The path ends as in
+    `decompose`. SearChain corrects an answer only if its reader's score exceeds 1.5; SUNAR's intermediate answer has no
+    such score.
     """
     llm = await resources.llm(context)
     hops, nodes, answer = state.get("hops", []), state["chain"], state["chain_answer"]
@@ -84,7 +86,7 @@ async def chain_of_query(state: SunarState, context: SunarContext, resources: Re
 def is_verified(node: ChainNode, hop: Hop) -> bool:
     """Does the look-up leave the model's answer as it is?"""
     found, answer = (f" {normalised(text)} " for text in (hop["answer"], node["answer"]))
-    return bool(node["answer"]) and (found in answer or not found.strip())
+    return bool(node["answer"]) and (found in answer or abstains(hop["answer"]))
 
 
 REPEATED = "The decomposition asked the same sub-question again."

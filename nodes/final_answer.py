@@ -32,7 +32,8 @@ async def reason_over_rationales(state: SeaKRState, context: SeaKRContext, resou
     else:
         steps = state["steps"][: len(rationales)]  # without a last step that was empty or repeated
         measured = [step["uncertainty"] for step in steps if step["uncertainty"] is not None]
-        uncertainty = math.fsum(measured) / len(measured) if measured else None
+        # an unknown U counts as the highest, so the mean is unknown with it
+        uncertainty = math.fsum(measured) / len(steps) if steps and len(measured) == len(steps) else None
         # a reasoning in one pass has read the snippet
         shown = state["knowledge"] if context.mode == "one_pass" else []
         text, problem = await _from_rationales(state, shown, context, resources)

@@ -1,10 +1,12 @@
 """measure_dse: degree-based semantic entropy of the responses (DENSE section 4.2, equation 6)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..resources.resources import Resources
 from ..state.dense import ORIGINAL, REPEATED, DenseContext, DenseState
-from ..state.records import Uncertainty
+from ..state.records import Chunk, Uncertainty
 from ..uncertainty import degree_entropy, degree_terms
 from .respond import rephrasing_of
 
@@ -14,7 +16,7 @@ async def measure_dse(state: DenseState, context: DenseContext, resources: Resou
     link = np.array(state["link"])
     dse = degree_entropy(link)
     rephrasings = [rephrasing_of(chunk, state) for chunk in state["evidence"]]
-    probed = any(rephrasing != chunk["text"] for rephrasing, chunk in zip(rephrasings, state["evidence"], strict=True))
+    probed = is_probed(state["responses"][0], rephrasings, state["evidence"])
     llm, by_key = await resources.llm(context), state["response_by_key"]
     if REPEATED in by_key:
         resources.is_deterministic[llm.name] = by_key[REPEATED] == by_key[ORIGINAL]
@@ -32,8 +34,14 @@ async def measure_dse(state: DenseState, context: DenseContext, resources: Resou
     }
 
 
+def is_probed(answer: str, rephrasings: Sequence[str], chunks: Sequence[Chunk]) -> bool:
+    """Does the DSE say something about r_0? Without a rephrased chunk it is always 0, and an empty r_0 is no answer."""
+    rephrased = any(rephrasing != chunk["text"] for rephrasing, chunk in zip(rephrasings, chunks, strict=True))
+    return rephrased and bool(answer.strip())
+
+
 def dse_uncertainty(dse: float, context: DenseContext, *, probed: bool) -> Uncertainty:
-    """DSE as the uncertainty of an answer; unknown if no chunk was rephrased, because the DSE is then always 0."""
+    """DSE as the uncertainty of an answer; unknown if it was not probed (`is_probed`)."""
     return {"signal": "DSE", "value": dse if probed else None, "threshold": context.dse_threshold}
 
 

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import accumulate
 
 from ..models.interfaces import Completion, Token
 from ..retrieval.sentences import sentences
@@ -45,13 +46,28 @@ def words_of(completion: Completion, start: int, end: int) -> list[Word]:
     return words
 
 
+def tokens_before(completion: Completion, end: int) -> Sequence[Token]:
+    """The tokens that overlap completion.text[:end]; all if they do not spell the text."""
+    offset = _offset(completion)
+    if offset < 0:
+        return completion.tokens
+    ends = list(accumulate(len(token.text) for token in completion.tokens))
+    overlapping = zip(completion.tokens, [0, *ends], ends, strict=False)
+    return [token for token, first, last in overlapping if first < offset + end and last >= offset]
+
+
 def _by_character(completion: Completion) -> list[float]:
     """For each character of the text the probability of its token; empty if the tokens do not spell the text."""
-    tokens, text = completion.tokens, completion.text
-    offset = "".join(token.text for token in tokens).find(text) if tokens else -1
+    offset = _offset(completion)
     if offset < 0:
         return []
-    return [p for p, length in _stretches(tokens) for _ in range(length)][offset : offset + len(text)]
+    by_character = [p for p, length in _stretches(completion.tokens) for _ in range(length)]
+    return by_character[offset : offset + len(completion.text)]
+
+
+def _offset(completion: Completion) -> int:
+    """Where the text begins among the characters of its tokens; -1 if they do not spell it."""
+    return "".join(token.text for token in completion.tokens).find(completion.text) if completion.tokens else -1
 
 
 def _stretches(tokens: Sequence[Token]) -> Iterable[tuple[float, int]]:
@@ -82,13 +98,14 @@ def content_words(text: str) -> list[str]:
     ]
 
 
-def query_from(words: Sequence[Word], max_uncertainty: float, question: str, previous: str) -> str:
+def query_from(words: Sequence[Word], max_uncertainty: float, question: str, spared: Sequence[str]) -> str:
     """The query of a step: its content words that the model is sure of (section 3.1).
 
-    A word of probability p is dropped if 1 − p > max_uncertainty, unless it occurs in the question or in `previous`,
-    the rationale before. If no word is left, the query is the question's content words; if it has none, the question.
+    A word of probability p is dropped if 1 − p > max_uncertainty, unless it occurs in one of the texts `spared`: for
+    SeaKR the question and the rationale before. If no word is left, the query is the question's content words; if it
+    has none, the question.
     """
-    certain = {match[0].lower() for text in (question, previous) for match in _WORD.finditer(text)}
+    certain = {match[0].lower() for text in spared for match in _WORD.finditer(text)}
     sure = [
         word["text"]
         for word in words

@@ -5,36 +5,38 @@ from contextlib import nullcontext
 
 from ..models.answer_stream import showing
 from ..models.interfaces import Completion, Sampling
-from ..prompts import reasoning as prompt
+from ..prompts import reasoning as prompts
 from ..resources.resources import Resources
 from ..state.answer_text import normalised
 from ..state.reasoning import Draft, ReasoningContext, ReasoningState, ReasoningStep, StopReason
 from ..state.records import Chunk
 from ..state.seakr import SeaKRContext, SeaKRState
 from .query_formulation import first_sentence, words_of
-from .uncertainty_estimators import ONE_LINE, ONE_SENTENCE, Prompt, continue_with_uncertainty
+from .uncertainty_estimators import ONE_LINE, ONE_SENTENCE, Estimate, Prompt, greedy_continuation, uncertainty_of
 
 
 async def pseudo_generate(state: SeaKRState, context: SeaKRContext, resources: Resources) -> SeaKRState:
     """The step that the model would write without retrieval, and U there.
 
-    Without self-aware retrieval every step retrieves: U is not needed and stays null.
+    Without self-aware retrieval U is needed only where nothing is looked up; else it stays null.
     """
-    completion, estimate = await continue_with_uncertainty(
-        await step_prompt(state["question"], state["knowledge"], state["rationales"], context, resources),
-        context,
-        resources,
-        measure=context.self_aware_retrieval,
-    )
+    prompt = await step_prompt(state["question"], state["knowledge"], state["rationales"], context, resources)
+    completion = await greedy_continuation(prompt, context, await resources.llm(context))
+    draft, estimate = draft_of(completion, whole=context.mode == "one_pass"), Estimate(None)
+    if context.self_aware_retrieval or not may_retrieve(draft, state, context):
+        estimate = await uncertainty_of(prompt, completion, context, resources)
     return {
-        "draft": {
-            **draft_of(completion, whole=context.mode == "one_pass"),
-            "uncertainty": estimate.uncertainty,
-        },
+        "draft": {**draft, "uncertainty": estimate.uncertainty},
         "query": None,
         "kept": None,
         "warnings": [*_warnings(completion), *estimate.warnings],
     }
+
+
+def may_retrieve(draft: Draft, state: SeaKRState, context: SeaKRContext) -> bool:
+    """May something be looked up for a drafted step? Not for one that states the final answer (section 3.1)."""
+    states_answer = context.mode != "one_pass" and prompts.final_answer(draft["rationale"]) is not None
+    return not states_answer and len(state["knowledge"]) < context.documents()
 
 
 async def draft_step(state: ReasoningState, context: ReasoningContext, resources: Resources) -> ReasoningState:
@@ -54,7 +56,7 @@ async def write_step(state: ReasoningState, context: ReasoningContext, resources
     """
     kept, knowledge = state["kept"], state["knowledge"]
     if not context.shows_collected():
-        knowledge = knowledge[len(knowledge) - len(kept["chunk_ids"] if kept else []) :]
+        knowledge = [chunk for chunk in state["snippets"] if kept and chunk["id"] in kept["chunk_ids"]]
     with showing(_beginning_of_answer):
         completion = await _next_step(state, knowledge, context, resources)
     written = draft_of(completion)
@@ -85,7 +87,7 @@ async def append_rationale(state: ReasoningState, context: ReasoningContext, res
 def _stop_reason(rationale: str, state: ReasoningState, context: ReasoningContext) -> StopReason | None:
     if not rationale:
         return "step_empty"
-    if prompt.final_answer(rationale) is not None:
+    if prompts.final_answer(rationale) is not None:
         return "answered"
     if normalised(rationale) in map(normalised, state["rationales"]):
         return "step_repeated"
@@ -98,7 +100,7 @@ async def _next_step(
     state: ReasoningState, knowledge: Sequence[Chunk], context: ReasoningContext, resources: Resources
 ) -> Completion:
     llm, examples = await resources.llm(context), await resources.examples(context)
-    messages = prompt.step_messages(state["question"], knowledge, state["rationales"], examples)
+    messages = prompts.step_messages(state["question"], knowledge, state["rationales"], examples)
     sampling = Sampling(max_tokens=context.max_step_tokens, stop=ONE_LINE, logprobs="logprobs" in context.needs())
     return (await llm.complete(messages, sampling)).completions[0]
 
@@ -110,10 +112,10 @@ def _warnings(completion: Completion) -> list[str]:
 
 def _beginning_of_answer(reply: str) -> str:
     """The answer in an unfinished last step; empty for any other step."""
-    if not prompt.beginning_of_answer(reply):
+    if not prompts.beginning_of_answer(reply):
         return ""
     start, end = first_sentence(reply)
-    return prompt.beginning_of_answer(reply[start:end])
+    return prompts.beginning_of_answer(reply[start:end])
 
 
 def draft_of(completion: Completion, *, whole: bool = False) -> Draft:
@@ -134,7 +136,7 @@ async def step_prompt(
     """The prompt for the next step, which is the whole reasoning in a reasoning in one pass."""
     if context.mode == "one_pass":
         return await whole_prompt(question, knowledge, context, resources)
-    messages = prompt.step_messages(question, knowledge, rationales, await resources.examples(context))
+    messages = prompts.step_messages(question, knowledge, rationales, await resources.examples(context))
     return Prompt(question, knowledge, rationales, messages, ONE_SENTENCE, context.max_step_tokens)
 
 
@@ -142,5 +144,5 @@ async def whole_prompt(
     question: str, knowledge: Sequence[Chunk], context: SeaKRContext, resources: Resources
 ) -> Prompt:
     """The prompt for a whole reasoning in one reply."""
-    messages = prompt.whole_messages(question, knowledge, await resources.examples(context))
+    messages = prompts.whole_messages(question, knowledge, await resources.examples(context))
     return Prompt(question, knowledge, [], messages, ONE_LINE, context.max_reasoning_tokens)

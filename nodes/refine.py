@@ -138,7 +138,7 @@ async def how_many_fit(
     window = await llm.window()
     if window is None or not added:
         return len(added)
-    prompt = [message["content"] for message in answer.messages(question, [])]
+    prompt = answer.around_passages(question)
     texts = [passage(chunk) for chunk in [*remaining, *added]]
     free = window - context.max_answer_tokens - MARGIN
     lengths = [len(text.encode("utf-8", "surrogatepass")) + 1 for text in [*prompt, *texts]]

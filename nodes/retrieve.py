@@ -52,7 +52,7 @@ async def chunks_that_fit(question: str, pool: Pool, answer_tokens: int, llm: Ch
             f"long_context needs to know the context window and '{llm.name}' does not tell it: use a vllm:, hf:, gguf: "
             "or embedded model, or selection top_k."
         )
-    prompt_tokens = sum(await llm.count([message["content"] for message in answer.messages(question, [])]))
+    prompt_tokens = sum(await llm.count(answer.around_passages(question)))
     room = window - answer_tokens - prompt_tokens - SPARE_TOKENS
     order = nearest(pool.vectors, pool.query, len(pool))
     fitting: list[int] = []

@@ -4,7 +4,7 @@ import asyncio
 
 from ..resources.resources import Resources
 from ..state.baselines import FlareContext
-from ..state.reasoning import Attempt, AttemptInput, Kept, ReasoningState, SearchingContext
+from ..state.reasoning import Attempt, AttemptInput, Draft, Kept, ReasoningState, SearchingContext
 from ..state.seakr import SeaKRContext, SeaKRState
 from .query_formulation import query_from
 from .reasoning import draft_of, step_prompt
@@ -27,11 +27,11 @@ async def formulate_query(state: ReasoningState, context: SeaKRContext, resource
 
 
 async def mask_unlikely_words(state: ReasoningState, context: FlareContext, resources: Resources) -> ReasoningState:
-    """FLARE's query: the draft without words less likely than β.
+    """FLARE's query: the draft without words less likely than β, whichever they are.
 
-    The same query may come again: the search leaves out the snippets that were kept.
+    The same query may come again: where a step is written from all that was kept, the search leaves that out.
     """
-    query = await _without_unlikely_words(state, 1 - context.mask_below)
+    query = await _without_unlikely_words(state, 1 - context.mask_below, spare_known=False)
     return {"query": query, "queries": [query]}
 
 
@@ -44,11 +44,14 @@ async def query_from_last_rationale(
 
 
 async def search_snippets(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
-    """Retrieve the k best snippets for the query that are not kept yet; without any SeaKR's reasoning may end."""
+    """Retrieve the k best snippets for the query that are not kept yet; without any SeaKR's reasoning may end.
+
+    Where a step is written from its own snippets alone, those that are kept count too.
+    """
     query = state["query"]
     assert query is not None  # noqa: S101 - there is a query
     stage = await resources.first_stage(context)
-    kept = {chunk["id"] for chunk in state["knowledge"]}
+    kept = {chunk["id"] for chunk in state["knowledge"]} if context.shows_collected() else set[str]()
     count = context.k + (len(kept) if context.found_again == "replace" else 0)
     snippets = [chunk for chunk in await stage.search(query, count) if chunk["id"] not in kept][: context.k]
     update: ReasoningState = {"snippets": snippets, "attempts": None, "kept": None}  # type: ignore[typeddict-item]
@@ -81,7 +84,8 @@ async def rerank_snippets(state: SeaKRState, context: SeaKRContext, resources: R
     """
     usable = [attempt for attempt in state["attempts"] if attempt["rationale"]]
     if not usable:
-        return {"kept": None, "warnings": [NO_STEP] if state["attempts"] else []}
+        draft, warnings = await _measured_draft(state, context, resources)
+        return {"kept": None, "draft": draft, "warnings": [*([NO_STEP] if state["attempts"] else []), *warnings]}
     positions = {chunk["id"]: position for position, chunk in enumerate(state["snippets"])}
 
     def rank(attempt: Attempt) -> tuple[bool, float, int]:
@@ -96,18 +100,35 @@ async def rerank_snippets(state: SeaKRState, context: SeaKRContext, resources: R
     return {"kept": kept, "knowledge": [state["snippets"][positions[best["chunk_id"]]]]}
 
 
-async def keep_snippets(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
-    """Keep the snippets of the search, as many as may be kept; `write_step` then writes the step with them."""
-    best = state["snippets"][: context.documents() - len(state["knowledge"])]
-    if not best:
-        return {"kept": None}
-    kept: Kept = {"chunk_ids": [chunk["id"] for chunk in best], "rationale": "", "uncertainty": None}
-    return {"kept": kept, "knowledge": best}
-
-
-async def _without_unlikely_words(state: ReasoningState, max_uncertainty: float) -> str:
+async def _measured_draft(state: SeaKRState, context: SeaKRContext, resources: Resources) -> tuple[Draft, list[str]]:
+    """The draft that stands, with the U that was not needed before it stood, and warnings."""
     draft = state["draft"]
     assert draft is not None  # noqa: S101 - a step was drafted
-    previous = state["rationales"][-1] if state["rationales"] else ""
+    if context.self_aware_retrieval or not draft["rationale"]:
+        return draft, []
+    prompt = await step_prompt(state["question"], state["knowledge"], state["rationales"], context, resources)
+    _, estimate = await continue_with_uncertainty(prompt, context, resources)
+    return {**draft, "uncertainty": estimate.uncertainty}, estimate.warnings
+
+
+async def keep_snippets(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
+    """Keep the snippets of the search, as many as may be kept; `write_step` then writes the step with them.
+
+    A snippet that was kept for an earlier step enters the knowledge once.
+    """
+    known = {chunk["id"] for chunk in state["knowledge"]}
+    new = [chunk for chunk in state["snippets"] if chunk["id"] not in known][: context.documents() - len(known)]
+    ids = known | {chunk["id"] for chunk in new}
+    best = [chunk["id"] for chunk in state["snippets"] if chunk["id"] in ids]
+    if not best:
+        return {"kept": None}
+    return {"kept": {"chunk_ids": best, "rationale": "", "uncertainty": None}, "knowledge": new}
+
+
+async def _without_unlikely_words(state: ReasoningState, max_uncertainty: float, *, spare_known: bool = True) -> str:
+    """The query of the draft; spare_known: with the unlikely words of the question and of the step before."""
+    draft = state["draft"]
+    assert draft is not None  # noqa: S101 - a step was drafted
+    spared = [state["question"], *state["rationales"][-1:]] if spare_known else []
     # in a thread: the first call loads the list of stop words
-    return await asyncio.to_thread(query_from, draft["words"], max_uncertainty, state["question"], previous)
+    return await asyncio.to_thread(query_from, draft["words"], max_uncertainty, state["question"], spared)

@@ -25,6 +25,7 @@ from ..uncertainty import (
     semantic_entropy,
 )
 from .entail import entailments
+from .query_formulation import first_sentence, tokens_before
 
 ONE_LINE = ("\n",)
 """Stop strings: the continuation ends with its line."""
@@ -55,20 +56,25 @@ class Prompt:
 
 
 async def continue_with_uncertainty(
-    prompt: Prompt, context: SeaKRContext, resources: Resources, *, measure: bool = True
+    prompt: Prompt, context: SeaKRContext, resources: Resources
 ) -> tuple[Completion, Estimate]:
     """Continue a prompt greedily to the end of its line, then measure U of the prompt.
 
-    The samples come second: the server's prefix cache holds the prompt by then. measure=False leaves U null.
+    The samples come second: the server's prefix cache holds the prompt by then.
     """
     completion = await greedy_continuation(prompt, context, await resources.llm(context))
-    if not measure:
-        return completion, Estimate(None)
+    return completion, await uncertainty_of(prompt, completion, context, resources)
+
+
+async def uncertainty_of(
+    prompt: Prompt, completion: Completion, context: SeaKRContext, resources: Resources
+) -> Estimate:
+    """U of a prompt with this greedy continuation."""
     estimate = await ESTIMATORS[context.estimator](prompt, completion, context, resources)
     if estimate.uncertainty is None or not math.isfinite(estimate.uncertainty):
         # a token of probability 0 gives an infinite U, which JSON does not have
-        return completion, Estimate(None, [*estimate.warnings, NOT_MEASURED])
-    return completion, estimate
+        return Estimate(None, [*estimate.warnings, NOT_MEASURED])
+    return estimate
 
 
 async def greedy_continuation(prompt: Prompt, context: ReasoningContext, llm: ChatModel) -> Completion:
@@ -106,14 +112,16 @@ async def _self_report(prompt: Prompt, greedy: Completion, context: SeaKRContext
 
 
 async def _perplexity(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
-    """The perplexity of the greedy continuation."""
-    return Estimate(perplexity([token.logprob for token in greedy.tokens]) if greedy.tokens else None)
+    """The perplexity of the greedy continuation; of its first sentence where that alone is the step."""
+    is_step = ONE_SENTENCE[0] in prompt.stop
+    tokens = tokens_before(greedy, first_sentence(greedy.text)[1]) if is_step else greedy.tokens
+    return Estimate(perplexity([token.logprob for token in tokens]) if tokens else None)
 
 
 async def _energy(prompt: Prompt, greedy: Completion, context: SeaKRContext, resources: Resources) -> Estimate:
     """The mean free energy of the greedy continuation's tokens."""
     llm = await resources.llm(context)
-    sampling = Sampling(max_tokens=context.max_step_tokens, stop=prompt.stop, logprobs=True)
+    sampling = Sampling(max_tokens=prompt.max_tokens, stop=prompt.stop, logprobs=True)
     introspection = await llm.introspect(prompt.messages, sampling, StatePlace(context.layer or None))
     return Estimate(introspection.energies[0] if introspection.energies and greedy.text.strip() else None)
 

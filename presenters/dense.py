@@ -109,10 +109,15 @@ def verdict(output: Mapping[str, Any]) -> str:
     if output["certain"]:
         reason = f"certain: at most {uncertainty['threshold']:g}"
     elif uncertainty["value"] is None:
-        reason = "uncertain: no chunk was rephrased"
+        reason = f"uncertain: {why_unprobed(output['answer'])}"
     else:
         reason = f"uncertain: above {uncertainty['threshold']:g}"
     return f"DSE {output['dse']:.2f} ({reason})"
+
+
+def why_unprobed(answer: str) -> str:
+    """Why a DSE says nothing about this r_0."""
+    return "no chunk was rephrased" if answer.strip() else "there is no answer"
 
 
 def outcome(output: Mapping[str, Any], settings: BaseContext) -> list[Block]:

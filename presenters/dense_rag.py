@@ -69,7 +69,9 @@ def _objections(step: Step) -> list[str]:
     objections = []
     if not is_low(judged, context):
         objections.append(
-            f"its DSE is not below {context.dse_threshold:g}" if judged["probed"] else "no chunk was rephrased"
+            f"its DSE is not below {context.dse_threshold:g}"
+            if judged["probed"]
+            else dense.why_unprobed(judged["answer"])
         )
     if not suffices(judged, context):
         objections.append("its context is judged insufficient")

@@ -1,10 +1,10 @@
 """What people are shown of SeaKR and its baselines alike: sentences, queries, snippets, why the reasoning ended."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..state.context import BaseContext
-from ..state.reasoning import ReasoningStep, StopReason
+from ..state.reasoning import ReasoningContext, ReasoningStep, StopReason
 from ..state.records import Chunk
 from ..traces.recording import Recording
 from ..traces.steps import Step, updates
@@ -44,14 +44,16 @@ def query(step: Step) -> StepSummary:
 
 def search_snippets(step: Step) -> StepSummary:
     """The snippets that the search found."""
-    return chunks_found(step.update["snippets"], "new snippet")
+    new = cast(ReasoningContext, step.settings).shows_collected()
+    return chunks_found(step.update["snippets"], "new snippet" if new else "snippet")
 
 
 def keep_snippets(step: Step) -> StepSummary:
     """The snippets that are kept."""
     if not step.update["kept"]:
         return StepSummary("nothing to keep")
-    return StepSummary(f"keeps {', '.join(map(title_of, step.update['knowledge']))}")
+    kept = [chunk for chunk in step.input["snippets"] if chunk["id"] in step.update["kept"]["chunk_ids"]]
+    return StepSummary(f"keeps {', '.join(map(title_of, kept))}")
 
 
 def append_rationale(step: Step) -> StepSummary:

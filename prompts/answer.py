@@ -14,6 +14,12 @@ def messages(question: str, chunks: Sequence[Chunk], notes: Sequence[str] = ()) 
     return render("answer", question=question, chunks=chunks, notes=notes)
 
 
+def around_passages(question: str) -> list[str]:
+    """The texts of the prompt with an empty passage: what fills the window beside the passages."""
+    empty: Chunk = {"id": "", "doc_id": "", "title": "", "text": ""}
+    return [message["content"] for message in messages(question, [empty])]
+
+
 def parse(reply: str) -> str:
     """The answer, without bold type, a leading 'Answer:' and passage marks, which small models repeat.
 

@@ -1,15 +1,15 @@
 """States and contexts of the baselines of SeaKR: `ircot`, `flare` and `iter_retgen`."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 from typing_extensions import TypedDict
 
 from .capability import Capability
-from .context import PRESET, Presets
+from .context import PRESET, UNCHECKED, Presets, unused_with
 from .flow import Answered, Flow
 from .mixins import CitingContext, ExamplesContext, FirstStage, ReasoningTokens, SearchContext, UnitInterval
-from .reasoning import MaxDocs, SearchingContext
+from .reasoning import FoundAgain, MaxDocs, SearchingContext
 from .records import extend
 
 
@@ -40,6 +40,17 @@ class FlareContext(SearchingContext):
         title="Search first",
         description="On: the first step is written with what a search for the question finds, as in FLARE's paper.",
     )
+
+    found_again: FoundAgain = Field(default="replace", json_schema_extra=unused_with(passages=["current"]))
+
+    @model_validator(mode="after")
+    def _keeps_a_whole_search(self, info: ValidationInfo) -> Self:
+        if info.context is not UNCHECKED and self.k > self.max_docs > 0:
+            raise ValueError(
+                f"k is {self.k} and max_docs is {self.max_docs}, so that no search could add k snippets: set max_docs "
+                f"to at least {self.k}, or a smaller k"
+            )
+        return self
 
     def shows_collected(self) -> bool:
         """Is a step written from the snippets of earlier steps, too?"""

@@ -70,7 +70,7 @@ class RefinementRound(TypedDict):
 class BestAnswer(TypedDict):
     """The answer with the lowest DSE so far, by the rule of Algorithm 3 (lines 7-12).
 
-    probed: whether at least one chunk of its context was rephrased; without that a DSE of 0 means nothing.
+    probed: whether there is an answer, and at least one chunk was rephrased; without that the DSE means nothing.
     """
 
     answer: str

@@ -143,7 +143,8 @@ class NeighbourhoodContext(CitingContext, ThinkingContext, RerankerContext, Docu
         ge=1,
         le=100_000,
         title="Budget (c)",
-        description="The maximum number of documents that are scored for a question.",
+        description="The maximum number of documents that are scored in a look-up; `sunar` makes one for each "
+        "sub-question.",
     )
     batch_size: int = Field(
         default=16, ge=1, le=10_000, title="Batch size (b)", description="The number of documents scored in a batch."

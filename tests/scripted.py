@@ -48,6 +48,10 @@ Answerer = Callable[[str, str], str | Completion]
 """(system text, last user text) → reply."""
 
 
+ASKING = [answer.messages("", chunks)[0] for chunks in ([], [{"id": "", "doc_id": "", "title": "", "text": ""}])]
+"""The system's turn of the prompt for an answer, without passages and with them."""
+
+
 @contextmanager
 def listening() -> Iterator[list[str]]:
     """Somebody listens to the answer, which the calls within write: the pieces that they show."""
@@ -352,7 +356,7 @@ class Explorer(ScriptedChat):
         elif messages[0] == unparsed.meta_evidence("", [], "", [])[0]:
             kind = "reason"
         else:
-            assert messages[0] == answer.messages("", [])[0]
+            assert messages[0] in ASKING
             kind = "sample" if sampling.temperature > 0 else "answer"
         assert kind == "sample" or (sampling.n, sampling.temperature) == (1, 0.0)
         return kind
@@ -502,7 +506,7 @@ class Believer(ScriptedChat):
     samplings: list[Sampling] = field(default_factory=list)
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
-        assert messages[0] == answer.messages("", [])[0]
+        assert messages[0] in ASKING
         question = messages[1]["content"].rpartition("in a few words: ")[2]
         shown = titled(passages(messages))
         self.sampled.append((question, tuple(shown)))

@@ -111,7 +111,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "option": lambda text: named_option(text, ("yes", "no", "1", "10", "partly yes")),
     "thinking": strip_thinking,
     "sentence": lambda text: words_of(Completion(text, "stop", (Token(text, -0.5),)), *first_sentence(text)),
-    "query": lambda text: query_from([{"text": text, "probability": 0.5}], 0.9, text, text),
+    "query": lambda text: query_from([{"text": text, "probability": 0.5}], 0.9, text, [text]),
 }
 
 

@@ -63,6 +63,11 @@ class Measurement:
     certain: list[bool]
     probed: list[bool]
 
+    @property
+    def counts(self) -> bool:
+        """Is there an answer, and could at least one chunk be rephrased?"""
+        return bool(self.answers[0].strip()) and any(self.probed)
+
 
 @dataclass
 class Round:
@@ -125,19 +130,19 @@ def top(world: World, chunking: Chunking, k: int) -> tuple[int, ...]:
 
 
 def is_certain(measured: Measurement, options: Options) -> bool:
-    """Section 5: at most the threshold, and at least one chunk was rephrased."""
-    return measured.dse <= options.dse_threshold and any(measured.probed)
+    """Section 5: at most the threshold, if the measurement counts."""
+    return measured.dse <= options.dse_threshold and measured.counts
 
 
 def is_low(measured: Measurement, options: Options) -> bool:
-    """Algorithm 3, line 13: below the threshold, and at least one chunk was rephrased."""
-    return measured.dse < options.dse_threshold and any(measured.probed)
+    """Algorithm 3, line 13: below the threshold, if the measurement counts."""
+    return measured.dse < options.dse_threshold and measured.counts
 
 
 def is_better(new: Round, kept: Round) -> bool:
-    """Algorithm 3, lines 7-8; without any rephrasing there is no minimum."""
-    if any(new.measured.probed) != any(kept.measured.probed):
-        return any(new.measured.probed)
+    """Algorithm 3, lines 7-8; a measurement that does not count is no minimum."""
+    if new.measured.counts != kept.measured.counts:
+        return new.measured.counts
     return new.measured.dse < kept.measured.dse and (not kept.sufficient or bool(new.sufficient))
 
 
@@ -147,7 +152,7 @@ def after_measuring(rounds: list[Round], best: int, all_visited: bool, options: 
     if options.refinement == "off":
         return ("certain" if is_certain(now.measured, options) else "not_refined"), best
     if options.accept == "either" and options.self_evaluation:
-        if is_low(now.measured, options) or now.sufficient:
+        if is_low(now.measured, options) or (now.sufficient and now.measured.answers[0]):
             return "accepted", len(rounds) - 1
     elif is_low(kept.measured, options) and (kept.sufficient or not options.self_evaluation):
         return "accepted", best

@@ -13,6 +13,7 @@ The paper leaves these points open; graph and reference settle them in the same 
 - On a tie of U the search's order decides. A snippet that leads to an empty step is never kept.
 - If the search finds nothing new, the draft stands.
 - A repeated step ends the loop. It is no rationale, and its U does not count.
+- Where every step retrieves, U of a draft is measured once it is the step. The mean with an unknown U is unknown.
 - An unknown answer loses against a known one, an empty answer against any other; on a tie the rationales' answer wins.
 """
 
@@ -98,12 +99,12 @@ def seakr(world: World, chosen: Settings) -> Outcome:  # noqa: PLR0912 - a strai
         text = " ".join(word for word, _ in words)
         u = None
         done.calls += 1
-        if chosen.retrieves_by_uncertainty:
+        may_look = stated(text) is None and len(done.kept) < most
+        if chosen.retrieves_by_uncertainty or not may_look:
             u = world.uncertainty(done.kept, done.rationales)
             done.calls += 1
         uncertain = not text or u is None or u > chosen.threshold
-        looks = (uncertain or not chosen.retrieves_by_uncertainty) and stated(text) is None
-        if looks and len(done.kept) < most:
+        if may_look and (uncertain or not chosen.retrieves_by_uncertainty):
             asked = query(
                 words, chosen.word_uncertainty, world.question, done.rationales[-1] if done.rationales else ""
             )
@@ -130,6 +131,9 @@ def seakr(world: World, chosen: Settings) -> Outcome:  # noqa: PLR0912 - a strai
                 best = least_uncertain(usable)
                 done.kept.append(best[0])
                 text, u = best[1], best[2]
+            elif text and not chosen.retrieves_by_uncertainty:
+                u = world.uncertainty(done.kept, done.rationales)
+                done.calls += 2
         steps += 1
         if not text:
             done.stop_reason = "step_empty"
@@ -161,7 +165,8 @@ def in_one_pass(world: World, chosen: Settings) -> Outcome:
     """The authors' code for simple questions: one whole reasoning, or the least uncertain of those with a snippet."""
     done = Outcome(strategy="rationales", calls=1)
     answer, u = world.whole([])
-    if chosen.retrieves_by_uncertainty:
+    drafted = u
+    if chosen.retrieves_by_uncertainty or not chosen.max_docs:
         done.calls += 1
     else:
         u = None
@@ -179,6 +184,9 @@ def in_one_pass(world: World, chosen: Settings) -> Outcome:
             name, _, u = least_uncertain(tries)
             done.kept.append(name)
             answer = world.whole([name])[0]
+        elif not chosen.retrieves_by_uncertainty:
+            u = drafted
+            done.calls += 2
     done.stop_reason = "answered" if answer is not None else "max_docs" if done.kept else "max_steps"
     done.rationales, done.uncertainties = [text_of(answer)], [u]
     done.answer = answer or world.end(done.rationales)
@@ -206,7 +214,7 @@ def conclude(world: World, chosen: Settings, done: Outcome) -> None:
         done.calls += 2
     elif not by_knowledge:
         measured = [u for u in done.uncertainties if u is not None]
-        mean = math.fsum(measured) / len(measured) if measured else None
+        mean = math.fsum(measured) / len(measured) if measured and None not in done.uncertainties else None
         answer = stated(done.rationales[-1]) if done.rationales else None
         if not answer:
             answer = world.end(done.rationales)

@@ -15,6 +15,7 @@ from dubito.errors import CapabilityMissing, UserFault
 from dubito.graphs import cot, flare, ircot, iter_retgen
 from dubito.models.interfaces import Completion, Sampling, Token
 from dubito.resources.resources import Resources
+from dubito.state.baselines import FlareContext
 from dubito.tests.scripted import (
     QUESTION,
     Asked,
@@ -281,11 +282,29 @@ async def test_flare_with_k_snippets_of_the_current_step() -> None:
     drafts: list[str | Completion] = [doubted(WHO, Ada=0.1), doubted(WHERE, Kirkby=0.1), LAST]
     with_passages: list[str | Completion] = [WHO, WHERE]
     llm = Reasoner(step=lambda shown, said: (with_passages if shown else drafts)[len(said)])
-    ran = await run(flare, llm, k=2, max_docs=10, passages="current")
+    found = {"founder": ["a", "b"], "Ada born": ["b", "c"]}
+    ran = await run(flare, llm, search=lambda query: found[query], k=2, max_docs=10, passages="current")
     assert ran.path == ["prepare", *["draft_step", *FLARE] * 2, *COT, "answer_with_uncertainty"]
-    assert [call.shown for call in ran.llm.of("step")] == [(), ("a", "b"), (), ("c", "d"), ()]
-    assert [step["chunk_ids"] for step in ran.steps] == [["a", "b"], ["c", "d"], []]
-    assert ran.evidence == ["a", "b", "c", "d"]
+    assert [call.shown for call in ran.llm.of("step")] == [(), ("a", "b"), (), ("b", "c"), ()]
+    assert [step["chunk_ids"] for step in ran.steps] == [["a", "b"], ["b", "c"], []]
+    assert ran.evidence == ["a", "b", "c"]
+
+
+async def test_a_step_of_flare_may_be_written_from_kept_snippets_alone() -> None:
+    drafts: list[str | Completion] = [doubted(WHO, Ada=0.1), doubted(WHERE, Kirkby=0.1), LAST]
+    with_passages: list[str | Completion] = [WHO, WHERE]
+    llm = Reasoner(step=lambda shown, said: (with_passages if shown else drafts)[len(said)])
+    ran = await run(flare, llm, search=lambda query: ["a", "b"], passages="current", max_docs=2)
+    assert [call.shown for call in ran.llm.of("step")] == [(), ("a",), (), ("a",), ()]
+    assert (ran.evidence, ran.state["warnings"]) == (["a"], [])
+
+
+async def test_a_step_of_flare_is_shown_no_more_new_snippets_than_may_be_kept() -> None:
+    llm = Reasoner(step=through(doubted(WHO, Ada=0.1), doubted(WHERE, Kirkby=0.1), LAST))
+    found = {"founder": ["a", "b"], "Ada born": ["b", "c", "d"]}
+    ran = await run(flare, llm, search=lambda query: found[query], passages="current", k=3, max_docs=3)
+    assert [step["chunk_ids"] for step in ran.steps] == [["a", "b"], ["b", "c"], []]
+    assert ran.evidence == ["a", "b", "c"]
 
 
 async def test_flare_may_search_for_the_question_first() -> None:
@@ -333,6 +352,13 @@ async def test_flare_writes_the_step_again_with_what_it_keeps() -> None:
 async def test_flare_leaves_very_unlikely_words_out_of_the_query(mask_below: float, query: str) -> None:
     llm = Reasoner(step=through(doubted("Al Bo Cy", Al=0.6, Bo=0.35), LAST))
     assert (await run(flare, llm, mask_below=mask_below)).retriever.asked == [query]
+
+
+async def test_flare_leaves_out_unlikely_words_of_the_question_and_of_the_sentence_before() -> None:
+    drafts: list[str | Completion] = [WHO, doubted("Ada, the founder, left Kirkby.", Ada=0.1, founder=0.1), LAST]
+    ran = await run(flare, Reasoner(step=through(*drafts)))
+    assert "founder" in QUESTION
+    assert ran.retriever.asked == ["left Kirkby"]
 
 
 async def test_flare_keeps_its_draft_if_nothing_is_found() -> None:
@@ -386,6 +412,12 @@ async def test_flare_may_search_for_the_same_again() -> None:
     assert ran.path == ["prepare", *["draft_step", *FLARE] * 2, *COT, "answer_with_uncertainty"]
     assert ran.retriever.asked == ["founder", "founder"]
     assert ran.evidence == ["a", "b"]
+
+
+async def test_flare_refuses_to_add_more_snippets_than_it_may_keep() -> None:
+    with pytest.raises(UserFault, match=r"k is 4 and max_docs is 3, .*: set max_docs to at least 4, or a smaller k"):
+        FlareContext(k=4)
+    assert FlareContext(k=4, max_docs=0).documents() == 0
 
 
 @pytest.mark.parametrize("max_docs", [0, 1])

@@ -156,6 +156,12 @@ async def test_empty_answers_are_linked_to_each_other_alone() -> None:
     assert state["warnings"] == ["The model's reply gave no answer: it is empty."]
 
 
+async def test_an_answer_that_is_always_empty_is_not_certain() -> None:
+    state, _ = await measure(Reader(answer=lambda texts: ""), FIVE)
+    assert (state["answer"], state["dse"], state["certain"]) == ("", 0, False)
+    assert state["uncertainty"]["value"] is None
+
+
 async def test_an_empty_answer_is_asked_for_again() -> None:
     replies = iter(["", "the Lune"])
     llm = Reader(answer=lambda texts: next(replies) if texts == ["other one"] else "the Lune")

@@ -738,6 +738,25 @@ async def test_nothing_probed_is_neither_certain_nor_accepted() -> None:
     assert len(ran.state["warnings"]) == 3
 
 
+async def test_a_context_without_an_answer_is_neither_certain_nor_accepted() -> None:
+    ran = await run(Story(), llm=Reader(answer=lambda texts: "", sufficient=lambda texts: True), accept="either")
+    assert ran.path == [*RECHUNKED, "classify", "refine", "give_best_answer"]
+    assert (ran.state["stop_reason"], ran.state["certain"], ran.state["uncertainty"]["value"]) == (
+        "unchanged",
+        False,
+        None,
+    )
+
+
+async def test_an_answer_is_not_left_for_an_empty_one_of_lower_dse() -> None:
+    story = unsure(wavering={"s1"}, needed={"s1"}, enough=set(SEMANTIC))
+    llm = story.reader()
+    llm.answer = lambda texts: "" if any("s3" in text for text in texts) else story.answer(texts)  # which s1 brings
+    ran = await run(story, llm=llm, max_rounds=1)
+    assert (ran.rounds[2]["dse"], ran.rounds[2]["responses"][0]) == (0, "")
+    assert (ran.state["answer"], ran.state["dse"]) == ("seen s1", ran.rounds[1]["dse"])
+
+
 async def test_a_chunk_too_long_to_rephrase() -> None:
     def rephrasing(text: str, again: bool) -> str:
         if text == "fixed 1":

@@ -743,6 +743,35 @@ async def test_without_self_aware_retrieval_every_step_retrieves() -> None:
     assert ran.answer_of("rationales")["uncertainty"] == pytest.approx(SURE)
 
 
+async def test_without_self_aware_retrieval_the_answers_step_counts_in_the_mean() -> None:
+    llm = Reasoner(step=through(WHO, LAST))
+    llm.uncertainty = by({(0, "a"): -5.0, (0, "b"): -4.0, (0, "c"): -4.0, (1, "a"): -3.0}, whole=-4.5)
+    ran = await run(llm, self_aware_retrieval=False)
+    assert [step["uncertainty"] for step in ran.steps] == [pytest.approx(-5), pytest.approx(-3)]
+    assert ran.answer_of("rationales")["uncertainty"] == pytest.approx(-4)
+    assert ran.state["strategy"] == "knowledge"
+
+
+@pytest.mark.parametrize("with_snippet", [None, ""])
+async def test_without_self_aware_retrieval_u_is_measured_of_a_draft_that_stands(with_snippet: str | None) -> None:
+    def step(shown: Sequence[str], rationales: Sequence[str]) -> str:
+        return "" if shown else [WHO, LAST][len(rationales)]
+
+    llm = Reasoner(step=step, uncertainty=by({(0, None): -5.0, (1, None): -3.0}))
+    found = [] if with_snippet is None else ["a"]
+    ran = await run(llm, search=lambda query: found, self_aware_retrieval=False)
+    assert ran.rationales == [WHO, LAST]
+    assert ran.answer_of("rationales")["uncertainty"] == pytest.approx(-4)
+
+
+async def test_the_mean_of_the_steps_is_unknown_if_a_u_is() -> None:
+    llm = Reasoner(step=through(WHO, LAST))
+    llm.uncertainty = by({(0, None): UNSURE, (0, "a"): None, (1, "a"): -6.9}, whole=-5.0)
+    ran = await run(llm, search=lambda query: ["a"])
+    assert ran.answer_of("rationales")["uncertainty"] is None
+    assert ran.state["strategy"] == "knowledge"
+
+
 async def test_without_self_aware_reranking_only_the_first_snippet_is_tried() -> None:
     llm = Reasoner(step=through(WHO, LAST), uncertainty=by({(0, None): UNSURE, (0, "a"): -5.0, (0, "b"): -6.9}))
     ran = await run(llm, self_aware_reranking=False)
@@ -933,6 +962,23 @@ async def test_every_other_estimator(estimator: str, expected: float, calls: lis
         assert llm.asked[1].sampling == several
     pairs = [("one", "two"), ("two", "one")] if estimator in {"semantic_entropy", "degree_entropy"} else []
     assert ran.judge.asked == pairs
+
+
+async def test_the_perplexity_of_a_step_is_that_of_its_first_sentence() -> None:
+    tokens = Token("Ada was", math.log(0.5)), Token(" here.", math.log(0.125)), Token(" She", -9), Token(" left.", -9)
+    line = Completion("Ada was here. She left.", "stop", tokens)
+    ran = await run(Reasoner(step=through(line, LAST)), estimator="perplexity", retrieval_threshold=1e6)
+    assert ran.steps[0]["draft"]["rationale"] == "Ada was here."
+    assert ran.steps[0]["uncertainty"] == pytest.approx(4)
+
+
+async def test_the_energy_of_a_whole_reasoning_is_that_of_all_its_tokens() -> None:
+    llm = Reasoner(step=through(LAST), energy=-12.5)
+    await run(
+        llm, estimator="energy", mode="one_pass", max_step_tokens=50, max_reasoning_tokens=150, retrieval_threshold=1e6
+    )
+    [energies] = [call.sampling for call in llm.asked if call.sampling.logprobs][1:]
+    assert energies.max_tokens == 150
 
 
 async def test_the_degree_entropy_counts_one_way_entailment_as_half() -> None:

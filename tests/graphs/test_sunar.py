@@ -333,9 +333,10 @@ async def test_after_a_wrong_or_missing_answer_the_rest_is_written_anew(own: str
     assert ran.state["sequential_answer"] == "the Wyre"
 
 
-async def test_a_look_up_that_finds_no_answer_leaves_the_models_own() -> None:
+@pytest.mark.parametrize("found", [" ", "unknown", "The passages do not say."])
+async def test_a_look_up_that_finds_no_answer_leaves_the_models_own(found: str) -> None:
     llm = chained(node(WHEN, "1815") + "Final answer: 1815")
-    llm.answer = lambda query, names: " "
+    llm.answer = lambda query, names: found
     ran = await run(llm, decomposition="searchain")
     assert (ran.questions, ran.state["sequential_answer"]) == ([WHEN], "1815")
     assert ran.llm.asked.count("chain") == 1

@@ -40,7 +40,7 @@ def ids(state: dict[str, Any]) -> list[str]:
 
 def room_for(words: int) -> int:
     """The window that leaves just this many words for passages, by the scripted model's count of words."""
-    asked = sum(len(message["content"].split()) for message in answer.messages(QUESTION, []))
+    asked = sum(len(text.split()) for text in answer.around_passages(QUESTION))
     return asked + 64 + 64 + words  # the longest answer, and what is kept free
 
 

@@ -359,7 +359,10 @@ OF_NO_NODE = {
         (
             "seakr",
             "at",
-            {"prepare", "pseudo_generate", "try_snippet", "reason_over_rationales", "reason_over_knowledge"},
+            {
+                *("prepare", "pseudo_generate", "try_snippet", "rerank_snippets"),
+                *("reason_over_rationales", "reason_over_knowledge"),
+            },
         ),  # a table of estimators calls `context.quantity()`
     ],
 )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer
 from dubito.cli import app
+from dubito.graphs import reviewed
+from dubito.graphs.registry import graph_named, graph_names
+from dubito.state.records import add_new, extend, merge
 from dubito.tests.documented import is_report
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +73,28 @@ def words(text: str) -> int:
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     return len(re.findall(r"[^\s|]*\w[^\s|]*", text))
+
+
+def test_the_house_has_every_floor() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    floors = re.findall(r"dubito\.(\w+)", " ".join(contracts[0]["layers"]))
+    house = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The house")[2].partition("\n## ")[0]
+    rooms = {name.removesuffix(".py").rstrip("/") for name in re.findall(r"`([\w/.]+)`", house)}
+    assert [floor for floor in floors if floor not in rooms] == []
+
+
+def test_the_page_about_threads_names_every_list_and_dict_that_an_edit_adds_to() -> None:
+    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    named = page.partition("- An edit adds to lists that grow")[2].partition("\n- ")[0]
+    schemas = [graph.builder.state_schema for graph in [*map(graph_named, graph_names()), reviewed.dense_rag]]
+    grow = {
+        key
+        for schema in schemas
+        for key, hint in get_type_hints(schema, include_extras=True).items()
+        if any(mark in (extend, add_new, merge) for mark in getattr(hint, "__metadata__", ()))
+    }
+    assert sorted(key for key in grow if f"`{key}`" not in named) == []
 
 
 def test_words_are_those_that_a_reader_reads() -> None:

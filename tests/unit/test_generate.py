@@ -101,6 +101,18 @@ def test_a_graph_that_nobody_describes_is_refused(repository: Path, monkeypatch:
         list(generate.stale(repository))
 
 
+@pytest.mark.parametrize(
+    ("whole", "part", "lacks", "has"),
+    [("dense_rag", "dense", "max_chunks", "task"), ("sunar", "neighbourhood", "max_hops", "budget")],
+)
+def test_a_graph_with_a_part_says_which_settings_the_part_lacks(whole: str, part: str, lacks: str, has: str) -> None:
+    sentence = generate.settings(graph_named(whole)).partition(
+        f"The graph `{part}`, a part of it, has all of these but "
+    )[2]
+    assert (f"`{lacks}`" in sentence, f"`{has}`" in sentence) == (True, False)
+    assert "a part of it" not in generate.settings(graph_named("escalate")), "its rungs have settings of their own"
+
+
 def test_a_graph_s_table_has_its_own_settings_and_the_shared_ones_stand_once(repository: Path) -> None:
     page = (repository / "docs" / "page.md").read_text(encoding="utf-8")
     own, _, shared = page.partition("<!-- settings cot -->")[2].partition("<!-- settings shared -->")

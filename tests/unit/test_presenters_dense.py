@@ -107,11 +107,14 @@ def test_a_chunk_that_could_not_be_rephrased_is_named() -> None:
     assert summary.blocks == [Words("Chunk 'c0' was not rephrased: it is empty.", "warn")]
     state = {"evidence": [chunk], "link": [[1.0, 1.0]] * 2, "responses": ["a", "a"]}
     measured = {"rephrasings": ["t"], "shares": [0.0], "dse": 0.0, "certain": False, "warnings": ["not steady"]}
+    measured["answer"] = "a"
     measured["uncertainty"] = {"signal": "DSE", "value": None, "threshold": 0.2}
     summary = summary_of(step_of("dense", "measure_dse", None, state, measured))
     assert summary.words == "DSE 0.00 (uncertain: no chunk was rephrased)"
     assert cells(summary.blocks[1])[1][1] == "T0 (not rephrased)"
     assert summary.blocks[2] == Words("not steady", "warn")
+    summary = summary_of(step_of("dense", "measure_dse", None, state, {**measured, "answer": ""}))
+    assert summary.words == "DSE 0.00 (uncertain: there is no answer)"
 
 
 def test_the_figures_of_a_measurement() -> None:

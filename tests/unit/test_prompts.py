@@ -128,6 +128,18 @@ def test_a_missing_input_is_an_error(name: str) -> None:
             render(name, **{key: value for key, value in filled.items() if key != left_out})
 
 
+def test_without_passages_the_answer_is_asked_of_what_the_model_knows() -> None:
+    texts = [message["content"] for message in answer.messages("Which river?", [])]
+    assert texts[0].startswith("You answer a question from what you know. Reply with the answer alone: ")
+    assert not any("passage" in text.lower() for text in texts)
+
+
+def test_what_is_around_passages_is_what_the_prompt_with_passages_says() -> None:
+    system, user = answer.around_passages("Which river?")
+    assert system == answer.messages("Which river?", CHUNKS)[0]["content"]
+    assert (user.partition("\n")[0], "from the passages" in user) == ("Passages", True)
+
+
 def test_a_chunk_without_a_title_or_text_is_an_error() -> None:
     with pytest.raises(UndefinedError, match="title"):
         render("likelihood", chunks=[{"id": "c", "doc_id": "d", "text": "t"}])
