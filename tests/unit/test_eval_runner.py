@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dubito.errors import DubitoError, ModelFault, ModelUnavailable, UserFault
@@ -353,6 +354,36 @@ def test_two_at_work_on_one_folder_are_kept_apart(tmp_path: Path):
         pass
     with run_folder.exclusive_lock(tmp_path):
         pass
+
+
+def test_a_folder_in_which_another_process_begins_a_run_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    written = run_folder._with_corpora
+
+    def while_another_begins(*arguments: Any) -> Any:
+        monkeypatch.setattr(run_folder, "_with_corpora", written)
+        with pytest.raises(UserFault, match="Another process evaluates"):
+            begin(tmp_path / "r", systems=[System("other", "cot", {})])
+        return written(*arguments)
+
+    monkeypatch.setattr(run_folder, "_with_corpora", while_another_begins)
+    begun = begin(tmp_path / "r")
+    assert run_folder.read(tmp_path / "r").name == begun.name
+    assert Path(begun.tasks()[0].context["corpus"]).is_file()
+
+
+def test_a_folder_that_is_refused_gets_no_lock(tmp_path: Path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "mine").touch()
+    with pytest.raises(UserFault, match="exists already"):
+        begin(tmp_path / "r")
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["mine"]
+
+
+def test_a_process_that_ended_with_only_the_lock_leaves_the_folder_free(tmp_path: Path):
+    (tmp_path / "r").mkdir()
+    for name in ("lock.sqlite", "lock.sqlite-journal"):
+        (tmp_path / "r" / name).touch()
+    assert begin(tmp_path / "r").questions
 
 
 def test_questions_are_dealt_out_to_servers_whole():
