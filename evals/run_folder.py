@@ -1,6 +1,7 @@
 """The folder of an evaluation: the systems, the questions, the corpora made from them, and what a resumed run needs."""
 
 import hashlib
+import itertools
 import json
 import re
 import uuid
@@ -359,13 +360,19 @@ def _check_labels(systems: Sequence[System]) -> None:
 
 
 def _names(specs: Sequence[str]) -> list[str]:
-    """A short file name for each dataset: its kind, or for a plain file the file's stem; equal names are numbered."""
+    """A short file name for each dataset: its kind, or for a plain file the file's stem; equal names are numbered.
+
+    No two names are equal, whatever the case of their letters.
+    """
     short = [
         re.sub(r"[^\w.-]", "_", kind if colon else Path(spec).stem)
         for spec in specs
         for kind, colon, _ in [spec.partition(":")]
     ]
-    return [
-        name if name not in short[:place] else f"{name}-{short[:place].count(name) + 1}"
-        for place, name in enumerate(short)
-    ]
+    # some file systems take Dev.jsonl for dev.jsonl
+    own, given = {name.casefold() for name in short}, dict[str, str]()
+    for name in short:
+        numbered = (f"{name}-{number}" for number in itertools.count(2) if f"{name}-{number}".casefold() not in own)
+        free = next(one for one in itertools.chain([name], numbered) if one.casefold() not in given)
+        given[free.casefold()] = free
+    return list(given.values())

@@ -291,6 +291,23 @@ def test_datasets_of_one_kind_are_told_apart(tmp_path: Path):
     assert len({asked.id for asked in found.questions}) == 5
 
 
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["dev", "dev-2", "old/dev"], ["dev", "dev-2", "dev-3"]),
+        (["dev", "old/dev", "dev-2"], ["dev", "dev-3", "dev-2"]),
+        (["dev", "a/dev", "b/dev-2", "c/dev-2"], ["dev", "dev-3", "dev-2", "dev-2-2"]),
+        (["dev", "old/Dev"], ["dev", "Dev-2"]),
+    ],
+)
+def test_each_dataset_has_a_corpus_of_its_own(tmp_path: Path, files: list[str], names: list[str]):
+    datasets = [Dataset(f"{name}.jsonl", (gold(place, f"text {place}"),), ()) for place, name in enumerate(files)]
+    begun = begin(tmp_path / "r", *datasets, systems=SYSTEMS[:1])
+    assert [asked.dataset for asked in begun.questions] == names
+    found = [read_corpus(str(task.context["corpus"])).documents[0].text for task in begun.tasks()]
+    assert found == [f"text {place}" for place in range(len(files))]
+
+
 def test_a_sample_is_the_same_for_the_same_seed(tmp_path: Path):
     many = Dataset("hotpotqa:d", tuple(gold(number, "x") for number in range(40)), ())
     drawn = [[one.id for one in begin(tmp_path / name, many, limit=7).questions] for name in "xy"]
