@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from ..errors import UserFault
 from .answers import Standard
@@ -70,7 +71,7 @@ class Comparison:
 def comparison_of(
     first: tuple[EvaluationRun, Store], second: tuple[EvaluationRun, Store], standard: Standard = "squad"
 ) -> Comparison:
-    """Compare two runs. Systems are matched by label, questions by their text and gold answers.
+    """Compare two runs. Systems are matched by label, questions one to one by their text and gold answers.
 
     Raises `UserFault` if the runs have no system or no question in common, and if scipy or ir-measures is missing.
     """
@@ -94,9 +95,22 @@ def comparison_of(
 
 
 def _common(first: EvaluationRun, second: EvaluationRun) -> list[tuple[RunQuestion, RunQuestion]]:
-    later = {(question.question, question.answers): question for question in reversed(second.questions)}
-    pairs = [(question, later.get((question.question, question.answers))) for question in first.questions]
-    return [(question, match) for question, match in pairs if match is not None]
+    """Each question of the first run with one of the second run, which no other question has.
+
+    A question that a run asks several times is matched by its id, else by its dataset, else in order.
+    """
+    later: dict[tuple[str, Sequence[str]], list[RunQuestion]] = {}
+    for question in second.questions:
+        later.setdefault((question.question, question.answers), []).append(question)
+    matches: dict[str, RunQuestion] = {}
+    for key in (attrgetter("id"), attrgetter("dataset"), lambda _: None):
+        for question in first.questions:
+            left = later.get((question.question, question.answers), [])
+            match = next((other for other in left if key(other) == key(question)), None)
+            if match is not None and question.id not in matches:
+                left.remove(match)
+                matches[question.id] = match
+    return [(question, matches[question.id]) for question in first.questions if question.id in matches]
 
 
 def _compared(
