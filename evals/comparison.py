@@ -69,11 +69,12 @@ class Comparison:
 
 
 def comparison_of(
-    first: tuple[EvaluationRun, Store], second: tuple[EvaluationRun, Store], standard: Standard = "squad"
+    first: tuple[EvaluationRun, Store], second: tuple[EvaluationRun, Store], standard: Standard | None = None
 ) -> Comparison:
     """Compare two runs. Systems are matched by label, questions one to one by their text and gold answers.
 
-    Raises `UserFault` if the runs have no system or no question in common, and if scipy or ir-measures is missing.
+    standard: by default that of both runs. Raises `UserFault` if they have not the same and none is given, if they have
+    no system or no question in common, and if scipy or ir-measures is missing.
     """
     (before, _), (after, _) = first, second
     common = _common(before, after)
@@ -82,6 +83,12 @@ def comparison_of(
     if not labels or not common:
         what = "system" if not labels else "question"
         raise UserFault(f"'{before.folder}' and '{after.folder}' have no {what} in common, so they cannot be compared.")
+    if standard is None and before.standard != after.standard:
+        raise UserFault(
+            f"'{before.folder}' has the standard {before.standard}, and '{after.folder}' has {after.standard}: name "
+            f"one for both, such as --standard {before.standard}."
+        )
+    standard = standard or before.standard
     scores = scores_of(*first, standard), scores_of(*second, standard)
     before, after = with_taken(before, scores[0]), with_taken(after, scores[1])
     return Comparison(

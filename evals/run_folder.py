@@ -137,6 +137,12 @@ class EvaluationRun:
         """The seed of samples."""
         return int(self.about["seed"])
 
+    @property
+    def standard(self) -> Standard:
+        """How its answers are compared with the gold answers."""
+        standard: Standard = self.about.get("standard", "squad")
+        return standard
+
     def tasks(self) -> list[EvaluationTask]:
         """Every question for every system.
 
