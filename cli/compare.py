@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AnswerStandard, AsJson, RunFolder
+from .options import AsJson, OtherStandard, RunFolder
 
 EXAMPLES = (
     "dubito compare before.run after.run",
@@ -18,7 +18,7 @@ def compare(
     first: RunFolder,
     second: Annotated[Path, typer.Argument(metavar="RUN", help="Another run, with systems of the same names.")],
     *,
-    standard: AnswerStandard = "squad",
+    standard: OtherStandard = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs: the systems that both have, on the questions that both answered.

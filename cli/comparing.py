@@ -32,8 +32,8 @@ SHOWN = ("exact_match", "f1", "accuracy", "rouge_l", "recall@5", "ndcg@10", "mrr
 """The metrics on the terminal."""
 
 
-def show_comparison(first: Path, second: Path, standard: Standard, *, as_json: bool) -> None:
-    """Compare the runs in two folders."""
+def show_comparison(first: Path, second: Path, standard: Standard | None, *, as_json: bool) -> None:
+    """Compare the runs in two folders. standard: see `comparison_of`."""
     before, after = run_folder.read(first), run_folder.read(second)
     with Store(before.results) as ours, Store(after.results) as theirs:
         comparison = comparison_of((before, ours), (after, theirs), standard)

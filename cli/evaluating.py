@@ -257,7 +257,7 @@ def _carry_out(run: EvaluationRun, options: RunOptions) -> None:
             _ask_and_measure(run, store, screen, options)
         outcomes = list(store.outcomes())
         failed = [outcome for outcome in outcomes if outcome.error is not None]
-        written = write_reports(run, store, standard=run.about.get("standard", "squad"))
+        written = write_reports(run, store)
         if not options.as_json:
             texts = {question.id: shortened(question.question, 60) for question in run.questions}
             failures = [(f"{outcome.system}: {texts[outcome.question]}", outcome.error_message) for outcome in failed]

@@ -131,6 +131,10 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a 
 AnswerStandard = Annotated[
     Literal["squad", "longbench"], typer.Option(help="How F1 counts answers that normalising leaves empty.")
 ]
+OtherStandard = Annotated[
+    Literal["squad", "longbench"] | None,
+    typer.Option(help="How F1 counts answers that normalising leaves empty.  [default: as the run was made]"),
+]
 GRAPH_OPTIONS = {
     "corpus": Corpus,
     "llm": Llm,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AnswerStandard, AsJson, RunFolder
+from .options import AsJson, OtherStandard, RunFolder
 
 EXAMPLES = (
     "dubito report my.run",
@@ -31,7 +31,7 @@ def report(
         ),
     ] = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="The metric in which the systems are compared.")] = "f1",
-    standard: AnswerStandard = "squad",
+    standard: OtherStandard = None,
     split_by: Annotated[
         str | None,
         typer.Option(

@@ -38,13 +38,13 @@ def show_report(
     md: Path | None,
     metric: str,
     *,
-    standard: Standard,
+    standard: Standard | None,
     split: tuple[str | None, str | None, Path],
     as_json: bool,
 ) -> None:
     """Write the reports and show the main figures.
 
-    html, md: see `write_reports`; split: the system to part the questions by, the thresholds, and its run.
+    html, md, standard: see `write_reports`; split: the system to part the questions by, the thresholds, and its run.
     """
     run = run_folder.read(folder)
     reference = _reference(*split)

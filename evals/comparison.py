@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from ..errors import UserFault
 from .answers import Standard
@@ -68,11 +69,12 @@ class Comparison:
 
 
 def comparison_of(
-    first: tuple[EvaluationRun, Store], second: tuple[EvaluationRun, Store], standard: Standard = "squad"
+    first: tuple[EvaluationRun, Store], second: tuple[EvaluationRun, Store], standard: Standard | None = None
 ) -> Comparison:
-    """Compare two runs. Systems are matched by label, questions by their text and gold answers.
+    """Compare two runs. Systems are matched by label, questions one to one by their text and gold answers.
 
-    Raises `UserFault` if the runs have no system or no question in common, and if scipy or ir-measures is missing.
+    standard: by default that of both runs. Raises `UserFault` if they have not the same and none is given, if they have
+    no system or no question in common, and if scipy or ir-measures is missing.
     """
     (before, _), (after, _) = first, second
     common = _common(before, after)
@@ -81,6 +83,12 @@ def comparison_of(
     if not labels or not common:
         what = "system" if not labels else "question"
         raise UserFault(f"'{before.folder}' and '{after.folder}' have no {what} in common, so they cannot be compared.")
+    if standard is None and before.standard != after.standard:
+        raise UserFault(
+            f"'{before.folder}' has the standard {before.standard}, and '{after.folder}' has {after.standard}: name "
+            f"one for both, such as --standard {before.standard}."
+        )
+    standard = standard or before.standard
     scores = scores_of(*first, standard), scores_of(*second, standard)
     before, after = with_taken(before, scores[0]), with_taken(after, scores[1])
     return Comparison(
@@ -94,9 +102,22 @@ def comparison_of(
 
 
 def _common(first: EvaluationRun, second: EvaluationRun) -> list[tuple[RunQuestion, RunQuestion]]:
-    later = {(question.question, question.answers): question for question in reversed(second.questions)}
-    pairs = [(question, later.get((question.question, question.answers))) for question in first.questions]
-    return [(question, match) for question, match in pairs if match is not None]
+    """Each question of the first run with one of the second run, which no other question has.
+
+    A question that a run asks several times is matched by its id, else by its dataset, else in order.
+    """
+    later: dict[tuple[str, Sequence[str]], list[RunQuestion]] = {}
+    for question in second.questions:
+        later.setdefault((question.question, question.answers), []).append(question)
+    matches: dict[str, RunQuestion] = {}
+    for key in (attrgetter("id"), attrgetter("dataset"), lambda _: None):
+        for question in first.questions:
+            left = later.get((question.question, question.answers), [])
+            match = next((other for other in left if key(other) == key(question)), None)
+            if match is not None and question.id not in matches:
+                left.remove(match)
+                matches[question.id] = match
+    return [(question, matches[question.id]) for question in first.questions if question.id in matches]
 
 
 def _compared(

@@ -1,6 +1,7 @@
 """The folder of an evaluation: the systems, the questions, the corpora made from them, and what a resumed run needs."""
 
 import hashlib
+import itertools
 import json
 import re
 import uuid
@@ -36,6 +37,9 @@ MANIFEST, QUESTIONS, RESULTS, CALLS, CORPORA = (
 
 UNFINISHED = "run.json.partial"
 """The manifest of a folder whose other files are still being written."""
+
+LOCK = "lock.sqlite"
+"""The file of the lock. SQLite makes another beside it."""
 
 POOLED, OWN = "pooled", "own"
 """Corpora made from a dataset: the paragraphs of all its questions together, or each question's own paragraphs."""
@@ -133,6 +137,12 @@ class EvaluationRun:
         """The seed of samples."""
         return int(self.about["seed"])
 
+    @property
+    def standard(self) -> Standard:
+        """How its answers are compared with the gold answers."""
+        standard: Standard = self.about.get("standard", "squad")
+        return standard
+
     def tasks(self) -> list[EvaluationTask]:
         """Every question for every system.
 
@@ -198,10 +208,10 @@ def begin(
     corpus: `POOLED`, `OWN`, or None if each system uses its own corpus; ignored if no system retrieves anything;
     limit: number of questions drawn from each dataset with the seed; more: other entries for run.json.
     The folder may hold a run that was never begun to the end. Raises `UserFault` for a folder that holds anything
-    else, for equal labels, and for questions that have no paragraphs to make a corpus from.
+    else, for one in which another process begins a run, for equal labels, and for questions that have no paragraphs to
+    make a corpus from.
     """
-    if not _is_free(folder):
-        raise UserFault(f"'{folder}' exists already: resume the run in it, or choose another folder.")
+    _check_free(folder)
     _check_labels(systems)
     if not any("corpus" in system.context for system in systems):
         corpus = None
@@ -234,17 +244,19 @@ def begin(
     manifest = {**about, "systems": [asdict(system) for system in systems]}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # written first and renamed last: a folder with a run.json is complete, and one without it can be begun anew
-        (folder / UNFINISHED).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        rmtree(folder / CORPORA, ignore_errors=True)
-        run_questions = [
-            question
-            for name, questions in zip(names, drawn, strict=True)
-            for question in _with_corpora(folder, name, questions, corpus)
-        ]
-        lines = "".join(json.dumps(asdict(question)) + "\n" for question in run_questions)
-        (folder / QUESTIONS).write_text(lines, encoding="utf-8")
-        (folder / UNFINISHED).replace(folder / MANIFEST)
+        with exclusive_lock(folder):
+            _check_free(folder)  # another process may have begun a run since
+            # written first and renamed last: a folder with a run.json is complete, and one without it can be begun anew
+            (folder / UNFINISHED).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+            rmtree(folder / CORPORA, ignore_errors=True)
+            run_questions = [
+                question
+                for name, questions in zip(names, drawn, strict=True)
+                for question in _with_corpora(folder, name, questions, corpus)
+            ]
+            lines = "".join(json.dumps(asdict(question)) + "\n" for question in run_questions)
+            (folder / QUESTIONS).write_text(lines, encoding="utf-8")
+            (folder / UNFINISHED).replace(folder / MANIFEST)
     except OSError as fault:
         raise UserFault(f"'{folder}' cannot be written ({fault.strerror}): choose another folder.") from fault
     return EvaluationRun(folder, tuple(systems), tuple(run_questions), about)
@@ -309,18 +321,20 @@ def _damaged(path: Path, fault: Exception | str, line: int | None = None) -> Use
     )
 
 
-def _is_free(folder: Path) -> bool:
-    """May a run be begun in the folder? It does not exist, is empty, or holds only a run without its run.json."""
+def _check_free(folder: Path) -> None:
+    """Refuse a folder in which no run may be begun: it holds more than a lock and a run without its run.json."""
     if not folder.exists():
-        return True
+        return
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
-    return not names or (UNFINISHED in names and names <= {UNFINISHED, QUESTIONS, CORPORA})
+    names -= {LOCK, f"{LOCK}-journal"}
+    if names and not (UNFINISHED in names and names <= {UNFINISHED, QUESTIONS, CORPORA}):
+        raise UserFault(f"'{folder}' exists already: resume the run in it, or choose another folder.")
 
 
 def exclusive_lock(folder: Path) -> AbstractContextManager[None]:
     """Lock the run against other processes; `UserFault` if another process has the lock."""
     busy = f"Another process evaluates in '{folder}': wait until it ends, or choose another folder."
-    return file_lock.exclusive_lock(folder / "lock.sqlite", busy)
+    return file_lock.exclusive_lock(folder / LOCK, busy)
 
 
 def _with_corpora(
@@ -352,13 +366,19 @@ def _check_labels(systems: Sequence[System]) -> None:
 
 
 def _names(specs: Sequence[str]) -> list[str]:
-    """A short file name for each dataset: its kind, or for a plain file the file's stem; equal names are numbered."""
+    """A short file name for each dataset: its kind, or for a plain file the file's stem; equal names are numbered.
+
+    No two names are equal, whatever the case of their letters.
+    """
     short = [
         re.sub(r"[^\w.-]", "_", kind if colon else Path(spec).stem)
         for spec in specs
         for kind, colon, _ in [spec.partition(":")]
     ]
-    return [
-        name if name not in short[:place] else f"{name}-{short[:place].count(name) + 1}"
-        for place, name in enumerate(short)
-    ]
+    # some file systems take Dev.jsonl for dev.jsonl
+    own, given = {name.casefold() for name in short}, dict[str, str]()
+    for name in short:
+        numbered = (f"{name}-{number}" for number in itertools.count(2) if f"{name}-{number}".casefold() not in own)
+        free = next(one for one in itertools.chain([name], numbered) if one.casefold() not in given)
+        given[free.casefold()] = free
+    return list(given.values())

@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from ..errors import UserFault
 from ..json_files import BrokenJson, content_of, parsed
 from ..presenters.words import counted
+from .run_folder import RESULTS
 
 OUTCOMES = "outcomes.jsonl"
-"""The same as text, without traces, in a run that was kept (see `kept_run`); read if there is no SQLite file."""
+"""The same as text, without traces, in a run that was kept (see `kept_run`), until `RESULTS` is made from it."""
 
 VERSION = 1
 """Version of the file's form."""
@@ -34,8 +35,8 @@ CREATE TABLE IF NOT EXISTS measurements (
     PRIMARY KEY (system, question, metric)
 );
 PRAGMA user_version = {VERSION};
-COMMIT;
 """
+"""The tables, in a transaction that stays open."""
 
 
 LONGEST_TRACE = 2**28
@@ -44,6 +45,11 @@ LONGEST_TRACE = 2**28
 COLUMNS = {
     "outcomes": "system, question, output, error, seconds, remembered, remembered_seconds, trace",
     "measurements": "system, question, metric, value",
+}
+
+_INSERT = {
+    table: f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({columns.count(',') * '?, '}?)"  # noqa: S608
+    for table, columns in COLUMNS.items()
 }
 
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -171,13 +177,14 @@ class Store:
         self._path = path
         self._repair = repair_with or f"dubito eval --resume {path.parent} --repair"
         self._lock = threading.Lock()
-        kept = path.with_name(OUTCOMES)
-        from_text = not path.exists() and kept.is_file()
-        if not new and not from_text and not path.is_file():
-            raise UserFault(f"There are no results in '{path.parent}': give the folder of an evaluation.")
         if path.exists() and not path.is_file():
             raise UserFault(f"'{path}' is not a file, so no results can be kept in it: remove it.")
+        kept = path.with_name(OUTCOMES)
         try:
+            from_text = path.name == RESULTS and kept.is_file() and not _version(path)
+            rows = _rows_of_text(kept) if from_text else {}
+            if not new and not from_text and not path.is_file():
+                raise UserFault(f"There are no results in '{path.parent}': give the folder of an evaluation.")
             self._database = _to_read(path) if not (new or from_text) else _to_write(path if new else Path(":memory:"))
             self._database.text_factory = _text
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
@@ -190,9 +197,11 @@ class Store:
             if new or from_text:
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.execute("PRAGMA synchronous = FULL")
-                self._database.executescript(_TABLES)
-            if from_text:
-                self._take_in(kept)
+                # a file that has its tables has the rows of the text, too: another process reads both or neither
+                with self._database:
+                    self._database.executescript(_TABLES)
+                    for table, values in rows.items():
+                        self._database.executemany(_INSERT[table], values)
         except sqlite3.Error as fault:
             raise self._unusable(fault) from fault
 
@@ -279,20 +288,6 @@ class Store:
         """The names of what was measured."""
         return [metric for (metric,) in self._read("SELECT DISTINCT metric FROM measurements ORDER BY metric")]
 
-    def _take_in(self, path: Path) -> None:
-        """Copy the rows of a file of text."""
-        for number, line in enumerate(content_of(path).splitlines(), 1):
-            try:
-                row = {"output": None, "error": None, **parsed(line), "trace": None}
-                for name in ("output", "error", "value"):
-                    row[name] = None if row.get(name) is None else json.dumps(row[name])
-                table = "measurements" if "metric" in row else "outcomes"
-                values = tuple(row[name] for name in COLUMNS[table].split(", "))
-                _measurement(values) if table == "measurements" else _outcome(values)
-            except (ValueError, LookupError, TypeError) as fault:
-                raise UserFault(f"Line {number} of '{path}' is no outcome of a run: fetch the file anew.") from fault
-            self.insert(table, [values])
-
     def _read(self, query: str, values: tuple[str, ...] = ()) -> list[Any]:
         try:
             with self._lock:
@@ -302,8 +297,7 @@ class Store:
 
     def insert(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
         """Write rows with the columns of `COLUMNS`, in one transaction, in place of rows with the same key."""
-        marks = COLUMNS[table].count(",") * "?, " + "?"
-        self._write(f"INSERT OR REPLACE INTO {table} ({COLUMNS[table]}) VALUES ({marks})", rows)  # noqa: S608
+        self._write(_INSERT[table], rows)
 
     def _write(self, command: str, rows: Sequence[Sequence[Any]]) -> None:
         try:
@@ -365,6 +359,24 @@ def repair(path: Path) -> Repaired | None:
             part.replace(aside.with_name(aside.name + suffix))
     new.replace(path)
     return Repaired(len(rows["outcomes"]), damaged, aside)
+
+
+def _rows_of_text(path: Path) -> dict[str, list[Sequence[Any]]]:
+    """The rows of `OUTCOMES` by table; `UserFault` if a line is damaged."""
+    rows: dict[str, list[Sequence[Any]]] = {table: [] for table in COLUMNS}
+    for number, line in enumerate(content_of(path).splitlines(), 1):
+        try:
+            row = {"output": None, "error": None, **parsed(line), "trace": None}
+            for name in ("output", "error", "value"):
+                row[name] = None if row.get(name) is None else json.dumps(row[name])
+            table = "measurements" if "metric" in row else "outcomes"
+            values = tuple(row[name] for name in COLUMNS[table].split(", "))
+            _measurement(values) if table == "measurements" else _outcome(values)
+            "".join([row["system"], row["question"], row.get("metric", "")]).encode()  # SQLite's keys are UTF-8
+        except (ValueError, LookupError, TypeError) as fault:
+            raise UserFault(f"Line {number} of '{path}' is no outcome of a run: fetch the file anew.") from fault
+        rows[table].append(values)
+    return rows
 
 
 def _rows(database: sqlite3.Connection, table: str) -> tuple[list[Sequence[Any]], bool]:
@@ -433,6 +445,15 @@ def _json(text: object) -> Any:  # noqa: ANN401
 def _text(content: bytes) -> str:
     """Text of a database; bytes that are not UTF-8 are found when the row is checked."""
     return content.decode(errors="surrogateescape")
+
+
+def _version(path: Path) -> int:
+    """The version of a file; 0 if it is missing, and if the process that made it ended before it had tables."""
+    if not path.exists():
+        return 0
+    with closing(_to_read(path)) as database:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+    return int(version)
 
 
 def _to_write(path: Path) -> sqlite3.Connection:

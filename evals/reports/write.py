@@ -43,13 +43,13 @@ def write_reports(
     html: Path | None = None,
     md: Path | None = None,
     metric: str = "f1",
-    standard: Standard = "squad",
+    standard: Standard | None = None,
     reference: Reference | None = None,
 ) -> Written:
     """Write the page, the Markdown, and a folder of plots beside the Markdown. It blocks.
 
-    html, md: their paths, by default in the run's folder; metric: the metric in which systems are compared; reference:
-    the system to part the questions by.
+    html, md: their paths, by default in the run's folder; metric: the metric in which systems are compared;
+    standard: by default the run's; reference: the system to part the questions by.
     Raises `UserFault` for a run without outcomes, for paths that cannot be written or hold another file, and if scipy
     or ir-measures is missing.
     """
@@ -57,7 +57,7 @@ def write_reports(
     for path, beginning in ((html, page.BEGINNING), (md, MARKDOWN_BEGINNING)):
         with writing(path, "report", beginning.encode()):
             pass  # a name that cannot be used is refused before anything is computed
-    summary = summary_of(run, store, metric, standard, reference)
+    summary = summary_of(run, store, metric, standard or run.standard, reference)
     if not summary.scores:
         raise UserFault(f"No question of '{run.folder}' has an outcome yet: resume the run.")
     inputs = inputs_of(run, store)

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dubito.errors import DubitoError, ModelFault, ModelUnavailable, UserFault
@@ -290,6 +291,23 @@ def test_datasets_of_one_kind_are_told_apart(tmp_path: Path):
     assert len({asked.id for asked in found.questions}) == 5
 
 
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["dev", "dev-2", "old/dev"], ["dev", "dev-2", "dev-3"]),
+        (["dev", "old/dev", "dev-2"], ["dev", "dev-3", "dev-2"]),
+        (["dev", "a/dev", "b/dev-2", "c/dev-2"], ["dev", "dev-3", "dev-2", "dev-2-2"]),
+        (["dev", "old/Dev"], ["dev", "Dev-2"]),
+    ],
+)
+def test_each_dataset_has_a_corpus_of_its_own(tmp_path: Path, files: list[str], names: list[str]):
+    datasets = [Dataset(f"{name}.jsonl", (gold(place, f"text {place}"),), ()) for place, name in enumerate(files)]
+    begun = begin(tmp_path / "r", *datasets, systems=SYSTEMS[:1])
+    assert [asked.dataset for asked in begun.questions] == names
+    found = [read_corpus(str(task.context["corpus"])).documents[0].text for task in begun.tasks()]
+    assert found == [f"text {place}" for place in range(len(files))]
+
+
 def test_a_sample_is_the_same_for_the_same_seed(tmp_path: Path):
     many = Dataset("hotpotqa:d", tuple(gold(number, "x") for number in range(40)), ())
     drawn = [[one.id for one in begin(tmp_path / name, many, limit=7).questions] for name in "xy"]
@@ -353,6 +371,36 @@ def test_two_at_work_on_one_folder_are_kept_apart(tmp_path: Path):
         pass
     with run_folder.exclusive_lock(tmp_path):
         pass
+
+
+def test_a_folder_in_which_another_process_begins_a_run_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    written = run_folder._with_corpora
+
+    def while_another_begins(*arguments: Any) -> Any:
+        monkeypatch.setattr(run_folder, "_with_corpora", written)
+        with pytest.raises(UserFault, match="Another process evaluates"):
+            begin(tmp_path / "r", systems=[System("other", "cot", {})])
+        return written(*arguments)
+
+    monkeypatch.setattr(run_folder, "_with_corpora", while_another_begins)
+    begun = begin(tmp_path / "r")
+    assert run_folder.read(tmp_path / "r").name == begun.name
+    assert Path(begun.tasks()[0].context["corpus"]).is_file()
+
+
+def test_a_folder_that_is_refused_gets_no_lock(tmp_path: Path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "mine").touch()
+    with pytest.raises(UserFault, match="exists already"):
+        begin(tmp_path / "r")
+    assert [path.name for path in (tmp_path / "r").iterdir()] == ["mine"]
+
+
+def test_a_process_that_ended_with_only_the_lock_leaves_the_folder_free(tmp_path: Path):
+    (tmp_path / "r").mkdir()
+    for name in ("lock.sqlite", "lock.sqlite-journal"):
+        (tmp_path / "r" / name).touch()
+    assert begin(tmp_path / "r").questions
 
 
 def test_questions_are_dealt_out_to_servers_whole():

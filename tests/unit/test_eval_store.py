@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import zlib
 from contextlib import closing
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 from dubito.errors import UserFault
-from dubito.evals.store import VERSION, Outcome, Store, repair
+from dubito.evals import store as store_module
+from dubito.evals.run_folder import RESULTS
+from dubito.evals.store import OUTCOMES, VERSION, Outcome, Store, repair
 
 ANSWERED = Outcome(
     system="a", question="q/1", output={"answer": "Ada\u2028é"}, error=None, seconds=1.5, remembered=2, trace=b"x\ny\n"
@@ -76,6 +79,52 @@ def test_another_form_and_another_file_are_refused_and_left_alone(tmp_path: Path
     (tmp_path / "text").write_text("no database " * 100)
     with pytest.raises(UserFault, match="is damaged"):
         Store(tmp_path / "text")
+
+
+def lines(n: int) -> str:
+    """The text of a kept run with n outcomes."""
+    return "".join(
+        json.dumps({"system": "a", "question": f"q/{place}", "output": {"answer": "x"}, "seconds": 1.0,
+                    "remembered": 0, "remembered_seconds": 0.0}) + "\n"
+        for place in range(n)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", ["{", '{"system": "a", "question": "\\ud800", "metric": "x", "value": {}}'])
+def test_a_kept_run_with_a_damaged_line_can_be_fetched_anew(tmp_path: Path, damage: str):
+    (tmp_path / OUTCOMES).write_text(lines(2) + damage)
+    with pytest.raises(UserFault, match=r"Line 3 of .* fetch the file anew"):
+        Store(tmp_path / RESULTS, new=True)
+    assert [path.name for path in tmp_path.iterdir()] == [OUTCOMES]
+    (tmp_path / OUTCOMES).write_text(lines(9))
+    with Store(tmp_path / RESULTS, new=True) as store:
+        assert len(store.ended()) == 9
+
+
+def test_a_kept_run_is_taken_in_wholly_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / OUTCOMES).write_text(lines(3))
+    with monkeypatch.context() as patch:
+        patch.setitem(store_module._INSERT, "outcomes", "no SQL")
+        with pytest.raises(UserFault, match="cannot be used"):
+            Store(tmp_path / RESULTS, new=True)
+    with Store(tmp_path / RESULTS) as store:
+        assert len(store.ended()) == 3, "read from the text"
+    with Store(tmp_path / RESULTS, new=True) as store:
+        assert len(store.ended()) == 3
+
+
+def test_a_kept_run_is_taken_in_once(tmp_path: Path):
+    (tmp_path / OUTCOMES).write_text(lines(3))
+    with Store(tmp_path / RESULTS, new=True) as store:
+        store.forget([("a", "q/0")])
+    with Store(tmp_path / RESULTS, new=True) as store:
+        assert len(store.ended()) == 2
+
+
+def test_only_the_results_of_a_run_take_in_a_kept_run(tmp_path: Path):
+    (tmp_path / OUTCOMES).write_text("anything")
+    with Store(tmp_path / "x.questions.sqlite", new=True) as store:
+        assert not store.ended()
 
 
 def test_a_full_disk_is_said_and_what_is_kept_stays(tmp_path: Path):

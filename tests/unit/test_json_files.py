@@ -13,7 +13,7 @@ from dubito import json_files
 from dubito.cli import app
 from dubito.errors import UserFault
 from dubito.evals import run_folder
-from dubito.evals.run_folder import MANIFEST, QUESTIONS, UNFINISHED
+from dubito.evals.run_folder import LOCK, MANIFEST, QUESTIONS, UNFINISHED
 from dubito.json_files import DEEPEST, BrokenJson, json_lines, open_file, parsed
 from dubito.retrieval.corpus import read_corpus
 from dubito.state.calibration import is_calibration
@@ -187,7 +187,7 @@ def test_a_run_that_was_not_begun_to_the_end_can_be_begun_anew(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", killed)
         assert dubito(*command)[0] == 130
-    assert sorted(path.name for path in folder.iterdir()) == [QUESTIONS, UNFINISHED]
+    assert sorted(path.name for path in folder.iterdir()) == [LOCK, QUESTIONS, UNFINISHED]
     code, said = dubito("eval", "--resume", folder)
     assert (code, "ended before its first question: repeat the command" in said) == (2, True)
     monkeypatch.setattr("dubito.cli.evaluating._carry_out", lambda run, options: None)

@@ -238,6 +238,43 @@ def test_two_runs_side_by_side(run: Path, later: Path):
     assert "What is q2?" in out[right:]
 
 
+def made_with(folder: Path, standard: str) -> Path:
+    """A run in which an answer and its gold answer have no word that counts: F1 is 1 in SQuAD and 0 in LongBench."""
+    bench, store = made(folder, SYSTEMS[:1], [asked("q1", "A")], [answered("plain", "q1", "The")], standard=standard)
+    with store:
+        return bench.folder
+
+
+@pytest.mark.parametrize(
+    ("own", "more", "f1"),
+    [("squad", [], 1.0), ("longbench", [], 0.0), ("longbench", ["--standard", "squad"], 1.0)],
+)
+def test_a_report_has_the_standard_of_its_run_or_the_one_that_is_typed(tmp_path, own: str, more: list[str], f1: float):
+    told = json.loads(dubito("report", made_with(tmp_path / "x.run", own), *more, "--json")[1])
+    assert told["standard"] == (more[-1] if more else own)
+    assert told["datasets"][0]["systems"][0]["metrics"]["f1"]["mean"] == f1
+
+
+def f1_of(*arguments: Any) -> list[float]:
+    changes = json.loads(dubito("compare", *arguments, "--json")[1])["systems"][0]["changes"]
+    return next([change["first"], change["second"]] for change in changes if change["metric"] == "f1")
+
+
+def test_a_comparison_has_the_standard_of_both_runs(tmp_path):
+    runs = [made_with(tmp_path / name, "longbench") for name in ("x.run", "y.run")]
+    assert f1_of(*runs) == [0.0, 0.0]
+    assert f1_of(*runs, "--standard", "squad") == [1.0, 1.0]
+
+
+def test_runs_with_different_standards_are_compared_by_one_that_is_typed(tmp_path):
+    runs = [made_with(tmp_path / f"{standard}.run", standard) for standard in ("squad", "longbench")]
+    code, _, err = dubito("compare", *runs)
+    assert code == 2
+    assert "has the standard squad, and" in err
+    assert "name one for both, such as --standard squad." in " ".join(err.split())
+    assert f1_of(*runs, "--standard", "longbench") == [0.0, 0.0]
+
+
 def test_a_comparison_as_json(run: Path, later: Path):
     code, out, err = dubito("compare", run, later, "--json")
     assert (code, err) == (0, "")

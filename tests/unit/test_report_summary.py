@@ -1,6 +1,8 @@
 """A run in numbers: means, differences, failures, cost and calibration against values found by hand."""
 
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from dubito.evals.reports.oracle import best_level
 from dubito.evals.reports.plots import by_place, frontier, overlaps
 from dubito.evals.reports.summary import Failure, Pair, Section, SystemFigures, summary_of
 from dubito.evals.reports.words import too_few
-from dubito.evals.run_folder import System
+from dubito.evals.run_folder import EvaluationRun, System
 from dubito.evals.statistics import paired_permutation
+from dubito.evals.store import Store
 from dubito.tests.reported import answered, asked, dse, failed, made, usage, vanilla
 
 NAMES = ["q1", "q2", "q3", "q4", "q5"]
@@ -369,6 +372,40 @@ def test_questions_are_the_same_by_what_is_asked_and_not_by_id(tmp_path):
     found = compared(tmp_path, outcomes("a", "rwrrr"), after, questions)
     assert found.questions == (1, 4, 1)
     assert [asked.id for asked in found.systems[0].to_right] == ["small/q2"]
+
+
+def in_datasets(folder: Path, name: str = "q", **said: str) -> tuple[EvaluationRun, Store]:
+    """One question, asked in several datasets. said: the answer by dataset."""
+    questions = [asked(name, "right", dataset=dataset, question="Which?") for dataset in said]
+    found = [replace(answered("a", name, answer), question=f"{dataset}/{name}") for dataset, answer in said.items()]
+    return made(folder, [vanilla("a")], questions, found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "common", "changed"),
+    [
+        ({"x": "wrong", "y": "right"}, {"x": "wrong", "y": "right"}, (2, 0, 0), []),
+        ({"x": "wrong", "y": "right"}, {"y": "right", "x": "wrong"}, (2, 0, 0), []),
+        ({"x": "wrong", "y": "right"}, {"y": "right"}, (1, 1, 0), []),
+        ({"x": "wrong", "y": "right"}, {"z": "right"}, (1, 1, 0), ["x/q"]),
+        ({"x": "wrong"}, {"y": "wrong", "z": "right"}, (1, 0, 1), []),
+    ],
+)
+def test_a_question_of_several_datasets_is_compared_once_and_with_its_own_dataset_first(
+    tmp_path, before, after, common, changed
+):
+    first, second = in_datasets(tmp_path / "first", **before), in_datasets(tmp_path / "second", **after)
+    with first[1], second[1]:
+        found = comparison_of(first, second)
+    assert found.questions == common
+    assert [asked.id for asked in (*found.systems[0].to_wrong, *found.systems[0].to_right)] == changed
+
+
+def test_a_question_whose_id_has_changed_is_compared_with_its_own_dataset(tmp_path):
+    first = in_datasets(tmp_path / "first", "q1", x="right", y="wrong")
+    second = in_datasets(tmp_path / "second", "q2", y="wrong", x="right")
+    with first[1], second[1]:
+        assert not comparison_of(first, second).systems[0].to_wrong
 
 
 def test_runs_with_nothing_in_common_are_refused(tmp_path):
