@@ -43,7 +43,7 @@ class Worker(Generic[B]):
     """
 
     def __init__(self, open_batch: Callable[[], B]) -> None:
-        """open_batch: called on the worker's thread at the first call; called again only if it raised."""
+        """open_batch: called on the worker's thread at the first call; again only if it, or emptying its batch, failed."""
         self._open_batch = open_batch
         self._batch: B | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dubito-model")
@@ -74,11 +74,13 @@ class Worker(Generic[B]):
                 self._thread.submit(self._turn)
 
     def _turn(self) -> None:
-        self._serve_single()
-        self._serve_joining()
-        self._serve_running()
-        self._has_turn = False
-        self._schedule_turn()
+        try:
+            self._serve_single()
+            self._serve_joining()
+            self._serve_running()
+        finally:  # without another turn every later call would wait for ever
+            self._has_turn = False
+            self._schedule_turn()
 
     def _serve_single(self) -> None:
         if (item := _oldest(self._single)) is None:
@@ -120,10 +122,21 @@ class Worker(Generic[B]):
                 _fail(future, fault)
 
     def _forget(self, requests: list[Any]) -> None:
-        if requests and self._batch is not None:
-            gone = {id(request) for request in requests}
-            self._running = [item for item in self._running if id(item[0]) not in gone]
+        """Take requests out of the batch. A fault, such as of memory, fails those that stay, and empties the batch."""
+        if not requests or self._batch is None:
+            return
+        gone = {id(request) for request in requests}
+        self._running = [item for item in self._running if id(item[0]) not in gone]
+        try:
             self._batch.leave(requests)
+        except BaseException as fault:
+            broken, self._running = self._running, []
+            try:
+                self._batch.leave([*requests, *(request for request, _ in broken)])  # an empty batch needs no memory
+            except BaseException:
+                self._batch = None
+            for _, future in broken:
+                _fail(future, fault)
 
     def _opened(self) -> B:
         if self._batch is None:
