@@ -4,8 +4,10 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
+
+from .local_weights import model_thread
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -39,14 +41,15 @@ class Worker(Generic[B]):
 
     Scheduling is round-robin: a turn is one call (`run`), one attempt to join (`generate`) and one step of the batch. A
     long request delays others by one turn at a time. When the interpreter ends, so does the work after the current
-    turn, because no turn can be scheduled any more.
+    turn, because no turn can be scheduled any more. A forked child needs a worker of its own (see `OfProcess`), because
+    its copy of the batch may be in the middle of a step.
     """
 
     def __init__(self, open_batch: Callable[[], B]) -> None:
-        """open_batch: called on the worker's thread at the first call; again only if it, or emptying its batch, failed."""
+        """open_batch: called on the worker's thread at the first call; again only after a fault of it or the batch."""
         self._open_batch = open_batch
         self._batch: B | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dubito-model")
+        self._thread = model_thread("dubito-model")
         self._lock = threading.Lock()
         self._has_turn = False
         self._single: deque[tuple[Callable[[B], Any], Future[Any]]] = deque()
