@@ -1,8 +1,9 @@
-"""Concurrent coroutines whose results are needed together, and what belongs to an event loop."""
+"""Concurrent coroutines whose results are needed together, and what belongs to an event loop or a process."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 S = TypeVar("S")
@@ -21,6 +22,25 @@ def values_of_loop() -> WeakKeyDictionary[Any, Any]:
         for closed in [known for known in list(_by_loop) if known.is_closed()]:
             _by_loop.pop(closed, None)
     return _by_loop.setdefault(loop, WeakKeyDictionary())
+
+
+class OfProcess(Generic[T]):
+    """What belongs to a process and is made at its first use there, such as a thread.
+
+    A forked child has none of its parent's threads, and its copies of their locks and queues may stay as they are.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        """make: may be called by two threads at once; both then get what one of them made."""
+        self._make = make
+        self._made: dict[int, T] = {}
+
+    def get(self) -> T:
+        """This process's own."""
+        process = os.getpid()
+        if process not in self._made:
+            self._made.setdefault(process, self._make())
+        return self._made[process]
 
 
 async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -63,11 +63,15 @@ class ModelUnavailable(DubitoError):
 class ContractFault(DubitoError):
     """A model's reply that does not keep the output contract of its prompt."""
 
-    def __init__(self, problem: str, reply: str) -> None:
-        """problem: what is wrong, in words for the model; reply: the model's reply."""
+    def __init__(self, problem: str, reply: str, spent: tuple[int, int] = (0, 0)) -> None:
+        """problem: what is wrong, in words for the model; reply: the model's reply.
+
+        spent: the tokens that were read and written in vain, of requests that no result of a model call tells of.
+        """
         super().__init__(problem)
         self.problem = problem
         self.reply = reply
+        self.spent = spent
 
 
 def sentence_of(fault: Exception) -> str:

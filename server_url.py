@@ -25,6 +25,7 @@ Place = tuple[str, str, int]
 
 OPENAI: Place = ("https", "api.openai.com", 443)
 
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _URL = re.compile(r"https?://[^\s'\"#&,]+", re.IGNORECASE)
 _SECRET = re.compile(r"https?://(?:[^\s/?#]*@|[^\s?#]*\?)", re.IGNORECASE)
 _PASSWORD = re.compile(r"postgres(?:ql)?://(?:[^\s@/?#]*:[^\s@]*@|\S*password=)", re.IGNORECASE)
@@ -140,12 +141,19 @@ def _bound_keys() -> dict[Place, str]:
     of_file = [f"{server}=${variable}" for server, variable in config().variables_of_keys().items()]
     for entry in [*of_file, *entries]:  # the environment has the last word
         server, sign, key = entry.partition("=")
-        url = server if "://" in server else f"https://{server}"
-        if sign and not key:
+        place = _place(checked_url(server if "://" in server else f"https://{server}", "https://host"))
+        if sign and not key.strip():
             raise UserFault("DUBITO_KEYS takes HOST, HOST=KEY or HOST=$VARIABLE, separated by spaces.")
         if key.startswith("$"):
-            key = os.environ.get(key[1:].strip("{}"), "")
-        bound[_place(checked_url(url, "https://host"))] = _clean(key, f"The key for {server} in DUBITO_KEYS")
+            variable = key[1:].strip("{}")
+            key = os.environ.get(variable, "").strip()
+            if not key:  # an empty key would stand for the general one
+                what = f" {variable}" if _VARIABLE.fullmatch(variable) else ""  # anything else may be a key
+                raise UserFault(
+                    f"The key for {server} is to come from the environment variable{what}, which is not set: set it, "
+                    f"or take {server} out of DUBITO_KEYS."
+                )
+        bound[place] = _clean(key, f"The key for {server} in DUBITO_KEYS")
     return bound
 
 

@@ -62,6 +62,9 @@ ANSWERS_FOR_PARENT = "answers_for_parent"
 _answers: WeakKeyDictionary[Any, dict[str, Shown]] = WeakKeyDictionary()
 """The answers of each run whose messages somebody streams: by LangGraph's handler of them, then by graph run."""
 
+_calls: WeakKeyDictionary[Any, list[Call]] = WeakKeyDictionary()
+"""The finished calls of each task, by LangGraph's reader of the state for it, which all attempts of the task share."""
+
 
 def silent(graph: CompiledStateGraph[Any, Any, Any, Any]) -> CompiledStateGraph[Any, Any, Any, Any]:
     """A subgraph whose answers are not the answer of its parent: they are not streamed."""
@@ -329,7 +332,9 @@ def _streaming_meter(runtime: Runtime[Any], node: str) -> Meter:
         with suppress(RuntimeError):  # this caller's loop may have closed while others wait for the resource
             runtime.stream_writer({"type": "progress", "node": node, "what": what, "done": done, "total": total})
 
-    return Meter(on_call, on_progress)
+    reader = get_config()["configurable"].get("__pregel_read")
+    # a retried node has paid for the calls of its failed attempts, too
+    return Meter(on_call, on_progress, [] if reader is None else _calls.setdefault(reader, []))
 
 
 def _answer_stream() -> AnswerStream | None:

@@ -4,8 +4,10 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
+
+from .local_weights import model_thread
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -39,14 +41,15 @@ class Worker(Generic[B]):
 
     Scheduling is round-robin: a turn is one call (`run`), one attempt to join (`generate`) and one step of the batch. A
     long request delays others by one turn at a time. When the interpreter ends, so does the work after the current
-    turn, because no turn can be scheduled any more.
+    turn, because no turn can be scheduled any more. A forked child needs a worker of its own (see `OfProcess`), because
+    its copy of the batch may be in the middle of a step.
     """
 
     def __init__(self, open_batch: Callable[[], B]) -> None:
-        """open_batch: called on the worker's thread at the first call; called again only if it raised."""
+        """open_batch: called on the worker's thread at the first call; again only after a fault of it or the batch."""
         self._open_batch = open_batch
         self._batch: B | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dubito-model")
+        self._thread = model_thread("dubito-model")
         self._lock = threading.Lock()
         self._has_turn = False
         self._single: deque[tuple[Callable[[B], Any], Future[Any]]] = deque()
@@ -74,11 +77,13 @@ class Worker(Generic[B]):
                 self._thread.submit(self._turn)
 
     def _turn(self) -> None:
-        self._serve_single()
-        self._serve_joining()
-        self._serve_running()
-        self._has_turn = False
-        self._schedule_turn()
+        try:
+            self._serve_single()
+            self._serve_joining()
+            self._serve_running()
+        finally:  # without another turn every later call would wait for ever
+            self._has_turn = False
+            self._schedule_turn()
 
     def _serve_single(self) -> None:
         if (item := _oldest(self._single)) is None:
@@ -120,10 +125,21 @@ class Worker(Generic[B]):
                 _fail(future, fault)
 
     def _forget(self, requests: list[Any]) -> None:
-        if requests and self._batch is not None:
-            gone = {id(request) for request in requests}
-            self._running = [item for item in self._running if id(item[0]) not in gone]
+        """Take requests out of the batch. A fault, such as of memory, fails those that stay, and empties the batch."""
+        if not requests or self._batch is None:
+            return
+        gone = {id(request) for request in requests}
+        self._running = [item for item in self._running if id(item[0]) not in gone]
+        try:
             self._batch.leave(requests)
+        except BaseException as fault:
+            broken, self._running = self._running, []
+            try:
+                self._batch.leave([*requests, *(request for request, _ in broken)])  # an empty batch needs no memory
+            except BaseException:
+                self._batch = None
+            for _, future in broken:
+                _fail(future, fault)
 
     def _opened(self) -> B:
         if self._batch is None:

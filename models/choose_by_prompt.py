@@ -35,7 +35,8 @@ async def ask_and_parse(complete: Complete, messages: Sequence[Message], options
     second = await complete(again, Sampling(max_tokens=LONGEST_REPLY))
     if (option := named_option(second.text, options)) is not None:
         return _certain(option, options, reply.tokens + second.tokens)
-    raise ContractFault(f"{problem}.", second.text)
+    spent = reply.tokens + second.tokens
+    raise ContractFault(f"{problem}.", second.text, (spent.prompt, spent.completion))
 
 
 def _certain(chosen: str, options: Sequence[str], tokens: Tokens) -> Choice:

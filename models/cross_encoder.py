@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..concurrency import OfProcess
 from ..errors import UserFault
 from .interfaces import LABELS, Judgements
-from .local_weights import UNLIMITED, load_weights, local_extra, torch_faults
+from .local_weights import UNLIMITED, load_weights, local_extra, model_thread, torch_faults
 
 BATCH = 32
 """Pairs in one batch (measured: docs/measurements/judges.md)."""
@@ -28,6 +29,9 @@ IdToLabel = Mapping[int, str]
 
 Rows = NDArray[np.float64]
 """The result for n pairs, [n] or [n, 3]."""
+
+_Waiting = deque[tuple[list[Pair], Future[Rows]]]
+"""The requests that nothing has been done for yet."""
 
 OfLogits = Callable[[NDArray[np.float64]], Rows]
 
@@ -91,21 +95,22 @@ class _Shared:
         self._name = name
         self._load = load
         self._model: _PairModel | None = None
-        self._waiting: deque[tuple[list[Pair], Future[Rows]]] = deque()
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dubito-cross-encoder")
+        # a forked child must not answer its parent's callers
+        self._worker = OfProcess(lambda: (_Waiting(), model_thread("dubito-cross-encoder")))
 
     async def ask(self, pairs: list[Pair]) -> Rows:
         """The rows of these pairs."""
         future: Future[Rows] = Future()
-        self._waiting.append((pairs, future))
-        self._worker.submit(self._serve)
+        waiting, thread = self._worker.get()
+        waiting.append((pairs, future))
+        thread.submit(self._serve, waiting)
         return await asyncio.wrap_future(future)
 
-    def _serve(self) -> None:
+    def _serve(self, waiting: _Waiting) -> None:
         """Score waiting requests up to `TURN` pairs; every request has submitted a turn, so none is left over."""
         requests: list[tuple[list[Pair], Future[Rows]]] = []
-        while self._waiting and sum(len(pairs) for pairs, _ in requests) < TURN:
-            pairs, future = self._waiting.popleft()
+        while waiting and sum(len(pairs) for pairs, _ in requests) < TURN:
+            pairs, future = waiting.popleft()
             if future.set_running_or_notify_cancel():  # not cancelled by its caller
                 requests.append((pairs, future))
         if not requests:  # an earlier turn has scored them

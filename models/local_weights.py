@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
 from os import SEEK_END
@@ -14,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Generic, TypeVar, cast
 
+from ..concurrency import OfProcess
 from ..errors import DubitoError, ModelFault, UserFault, needs_extra
 from ..json_files import open_file
 
@@ -39,13 +41,16 @@ UNLIMITED = 1_000_000
 
 
 class OneThread(Generic[Model]):
-    """A model that is loaded at its first use and used on one thread, because torch uses every core for one batch."""
+    """A model that is loaded at its first use and used on one thread, because torch uses every core for one batch.
+
+    A forked child uses its parent's weights on a thread of its own.
+    """
 
     def __init__(self, load: Callable[[], Model], thread: str) -> None:
         """load: loads the model, on that thread."""
         self._load = load
         self._model: Model | None = None
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=thread)
+        self._worker = OfProcess(partial(model_thread, thread))
 
     async def run(self, work: Callable[[Model], T]) -> T:
         """Call `work` with the model, on the model's thread."""
@@ -55,7 +60,15 @@ class OneThread(Generic[Model]):
                 self._model = self._load()
             return work(self._model)
 
-        return await asyncio.get_running_loop().run_in_executor(self._worker, on_thread)
+        return await asyncio.get_running_loop().run_in_executor(self._worker.get(), on_thread)
+
+
+def model_thread(name: str) -> ThreadPoolExecutor:
+    """A thread for a model; `UserFault` in a process that was forked after models had used the GPU."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # None also while another thread imports torch
+    if getattr(cuda, "_is_in_bad_fork", bool)():
+        raise UserFault("A forked process cannot use the GPU of its parent: start the processes with spawn.")
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..concurrency import values_of_loop
+from ..errors import ContractFault
 from ..state.messages import Call
 from .interfaces import ChatModel, Choice, Introspection, Reply, Scores
 from .wrapped_chat import Result, WrappedChat
@@ -67,14 +68,21 @@ class Metered(WrappedChat):
         async with gate:
             with watch as report:
                 start = time.perf_counter()
-                result = await ask(request.get("seed"))
-                seconds = time.perf_counter() - start
-                tokens = result.tokens
-                call = Call(verb, self.name, request, _summary(result), tokens.prompt, tokens.completion, seconds)
-                if report is not None:
-                    report(call)
-        if (meter := current_meter.get()) is not None:
-            meter.record(call)
+
+                def record(reply: dict[str, Any], prompt: int, completion: int) -> None:
+                    seconds = time.perf_counter() - start
+                    call = Call(verb, self.name, request, reply, prompt, completion, seconds)
+                    if report is not None:
+                        report(call)
+                    if (meter := current_meter.get()) is not None:
+                        meter.record(call)
+
+                try:
+                    result = await ask(request.get("seed"))
+                except ContractFault as fault:  # of a choice: it was asked for, and cost something
+                    record({"reply": fault.reply, "problem": fault.problem}, *fault.spent)
+                    raise
+                record(_summary(result), result.tokens.prompt, result.tokens.completion)
         return result
 
 

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..concurrency import OfProcess
 from ..errors import UserFault, extra_command, install_command
 from .answer_stream import text_listener
 from .batching import Worker
@@ -52,12 +53,14 @@ class TransformersChat:
     Equal seeds give equal samples in any batch, because every sample has its own random source. Float noise that
     depends on the batch (~1e-6 in float32, ~1e-2 in bfloat16) can change a near tie. Text inside a message never
     becomes a control token of the chat template.
+
+    A forked child loads the weights anew.
     """
 
     def __init__(self, name: str, source: str, *, dtype: str | None = None, rows: int | None = None) -> None:
         """dtype: None for float32 on a CPU and bfloat16 on CUDA; rows: the most samples that run together."""
         self.name = name
-        self._worker = Worker(partial(_open, name, source, dtype, rows))
+        self._worker = OfProcess(lambda: Worker(partial(_open, name, source, dtype, rows)))
         self._decoder: Decoder | None = None
 
     @property
@@ -72,7 +75,7 @@ class TransformersChat:
         check_sampling(sampling)
         with torch_faults(self.name):
             request = Request(tuple(messages), sampling, listener=text_listener(sampling))
-            reply: Reply = await self._worker.generate(request)
+            reply: Reply = await self._worker.get().generate(request)
         return reply
 
     async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
@@ -105,7 +108,7 @@ class TransformersChat:
         layer = decoder.states.layer(place.layer, place.states)
         ending = decoder.text.eos if place.at == "eos" else None
         with torch_faults(self.name):
-            introspection: Introspection = await self._worker.generate(
+            introspection: Introspection = await self._worker.get().generate(
                 Request(tuple(messages), replace(sampling, logprobs=True), layer, place.states, ending)
             )
         return introspection
@@ -126,7 +129,7 @@ class TransformersChat:
 
     async def _run(self, work: Callable[[Decoder], Answer]) -> Answer:
         with torch_faults(self.name):
-            return await self._worker.run(work)
+            return await self._worker.get().run(work)
 
 
 def _open(name: str, source: str, dtype: str | None, most_rows: int | None) -> Decoder:

@@ -105,8 +105,9 @@ class Uploads:
         if self._under_way >= MOST_AT_ONCE:
             raise HTTPException(429, f"{MOST_AT_ONCE} files are on their way already: wait until one has arrived.")
         self._under_way += 1
-        staging = Path(await to_thread(mkdtemp, prefix=_NEW, dir=self._folder))
+        staging = None
         try:
+            staging = Path(await to_thread(mkdtemp, prefix=_NEW, dir=self._folder))
             file = await to_thread((staging / name).open, "wb")
             try:
                 size = 0
@@ -126,7 +127,8 @@ class Uploads:
             raise HTTPException(507, f"{name} cannot be kept ({fault.strerror}): tell the operator.") from fault
         finally:
             self._under_way -= 1
-            await to_thread(shutil.rmtree, staging, ignore_errors=True)
+            if staging is not None:
+                await to_thread(shutil.rmtree, staging, ignore_errors=True)
 
     def delete(self, browser: str, name: str) -> None:
         """Delete a file; HTTP status 404 if this browser has none of that name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
 from collections import Counter
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from dubito.errors import CapabilityMissing, ModelFault, ModelUnavailable, UserFault
-from dubito.graphs import neighbourhood
-from dubito.models.interfaces import LABELS, Judgements
+from dubito.graphs import neighbourhood, wiring
+from dubito.models.interfaces import LABELS, Choice, Judgements, Message
 from dubito.nodes import select_batch as selecting
 from dubito.resources.resources import Resources
 from dubito.state.calibration import PenaltyCalibration, settings_of
@@ -672,6 +673,42 @@ async def test_faults_are_retried(fast_retries: None, where: str) -> None:
     (llm if where == "llm" else reranker).faults.extend([ModelFault("scripted", "timed out")] * 9)
     with pytest.raises(ModelUnavailable, match="after 4 attempts"):
         await machine(llm, reranker=reranker).ainvoke({"question": QUESTION}, context={"batch_size": 2})
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_the_calls_of_failed_attempts_are_counted_once_each(fast_retries: None, is_sync: bool) -> None:
+    class Flaky(Explorer):
+        chose = 0
+
+        async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
+            self.chose += 1
+            if self.chose in (9, 18):
+                await asyncio.sleep(0.05)  # calls beside it come to an end
+                raise ModelFault("scripted", "HTTP 429")
+            return await super().choose(messages, options)
+
+    opened = Resources(
+        Flaky(samples=with_sets(*[9] * 9), pick=lambda user, options: options[1]),
+        ScriptedEncoder(),
+        ListedRetriever(lambda query: FOUND),
+        reranker=by(SCORES),
+        graph=ScriptedGraph(NEAR),
+    )
+    gc.collect()
+    held = len(wiring._calls)
+    graph, calls, state = neighbourhood.build(opened).compile(), [], {}
+    asked: Any = ({"question": QUESTION}, None)
+    how: Any = {"context": {"judge": "llm"}, "stream_mode": ["custom", "values"]}
+    parts = graph.stream(*asked, **how) if is_sync else [part async for part in graph.astream(*asked, **how)]
+    for kind, part in parts:
+        calls += [part["call"]] if kind == "custom" and part["type"] == "llm_call" else []
+        state = part if kind == "values" else state
+    usage = state["usage"]
+    assert usage["calls"] == sum(node["calls"] for node in usage["nodes"].values()) == len(calls) > 20
+    assert usage["prompt_tokens"] == sum(call["prompt_tokens"] for call in calls)
+    del parts
+    gc.collect()
+    assert len(wiring._calls) <= held + 2, "the calls go with the tasks"  # a client may keep the context that opened it
 
 
 @pytest.mark.parametrize(("budget", "batch"), [(2001, 1), (100_000, 49)])

@@ -262,7 +262,7 @@ async def test_questions_that_wait_share_the_next_batches(
         held.set()
         assert go.wait(60)
 
-    judge._shared._worker.submit(hold)  # the model is at work
+    judge._shared._worker.get()[1].submit(hold)  # the model is at work
     await asyncio.to_thread(held.wait, 60)
     tasks = [asyncio.create_task(judge.judge(f"{number}?", PAIRS)) for number in range(20)]
     await asyncio.sleep(0)

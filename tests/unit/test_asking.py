@@ -3,7 +3,9 @@ from collections.abc import Sequence
 import pytest
 from dubito.errors import ContractFault
 from dubito.models.choose_by_prompt import ask_and_parse, named_option
-from dubito.models.interfaces import Completion, Message, Reply, Sampling, Tokens
+from dubito.models.interfaces import Choice, Completion, Message, Reply, Sampling, Tokens
+from dubito.models.metering import Meter, Metered, current_meter
+from dubito.tests.scripted import ScriptedChat
 
 GRADES = ["0", "1", "2", "3", "4", "5"]
 
@@ -57,7 +59,7 @@ class Script:
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         assert sampling.temperature == 0
         self.asked.append(list(messages))
-        return Reply((Completion(self.replies.pop(0), "stop"),), Tokens())
+        return Reply((Completion(self.replies.pop(0), "stop"),), Tokens(10, 2))
 
 
 QUESTION: list[Message] = [
@@ -101,3 +103,17 @@ async def test_two_replies_that_name_none_break_the_contract() -> None:
     with pytest.raises(ContractFault, match=r"yes \| no") as fault:
         await ask_and_parse(Script("Perhaps.", "Both: yes, no").complete, QUESTION, ["yes", "no"])
     assert fault.value.reply == "Both: yes, no"
+
+
+async def test_a_choice_that_fails_is_a_call_with_the_tokens_of_both_requests() -> None:
+    class Silent(ScriptedChat):
+        async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
+            return await ask_and_parse(Script("Perhaps.", "Both: yes, no").complete, messages, options)
+
+    meter = Meter()
+    current_meter.set(meter)
+    with pytest.raises(ContractFault):
+        await Metered(Silent(), 1).choose(QUESTION, ["yes", "no"])
+    [call] = meter.calls
+    assert (call.verb, call.prompt_tokens, call.completion_tokens) == ("choose", 20, 4)
+    assert call.reply["reply"] == "Both: yes, no"

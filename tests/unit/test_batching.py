@@ -145,6 +145,38 @@ async def test_a_step_that_fails_fails_who_runs_and_nobody_after():
     assert isinstance(await worker.generate(Job(3, rows=3)), threading.Thread)
 
 
+@pytest.mark.parametrize("why", ["its caller gives up", "join", "step"])
+@pytest.mark.parametrize("faults", [1, 2])
+async def test_a_fault_of_leaving_fails_who_runs_and_nobody_after(why, faults):
+    class Full(Rows):
+        def leave(self, jobs):
+            nonlocal faults
+            if jobs and faults:
+                faults -= 1
+                raise MemoryError("leave")
+            super().leave(jobs)
+
+    batches = []
+
+    def open_batch():
+        batches.append(Full())
+        return batches[-1]
+
+    worker = Worker(open_batch)
+    stays = asyncio.ensure_future(worker.generate(Job(10**6)))
+    leaves = asyncio.ensure_future(worker.generate(Job(10**6, fault=why)))
+    for _ in range(4):  # in a turn at most one request joins, after the single work
+        await worker.run(lambda _: None)
+    if why == "its caller gives up":
+        leaves.cancel()
+    ended = await asyncio.wait_for(asyncio.gather(stays, leaves, return_exceptions=True), 10)
+    assert isinstance(ended[0], (MemoryError, LookupError))
+    assert str(ended[1]) == ("" if leaves.cancelled() else why)
+    assert isinstance(await asyncio.wait_for(worker.generate(Job(3)), 10), threading.Thread)
+    assert len(batches) == (2 if len(batches[0].jobs) else 1)
+    assert batches[-1].jobs == []
+
+
 async def test_opening_is_tried_again_after_a_fault():
     tries = []
 

@@ -78,7 +78,29 @@ def test_all_keys_are_blotted_out():
     assert without_keys("dk-1 ok-1 mk-1 plain other") == "*** *** *** *** other"
 
 
-@pytest.mark.parametrize("keys", ["host=", "'host=a", "ht tp://x=a", "https://user@host=a", "host=\xe9", "'host=a\nb'"])
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_host_whose_own_key_is_not_set_gets_no_other_key(monkeypatch: pytest.MonkeyPatch, is_set: bool) -> None:
+    monkeypatch.delenv("MISTRAL_API_KEY")
+    if is_set:
+        monkeypatch.setenv("MISTRAL_API_KEY", " ")
+    with pytest.raises(
+        UserFault, match=r"for api\.mistral\.ai .* variable MISTRAL_API_KEY, which is not set"
+    ) as caught:
+        key_for("https://api.mistral.ai/v1", settings().api_key)
+    assert "dk-1" not in str(caught.value)
+
+
+def test_what_may_be_a_key_is_not_quoted_as_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUBITO_KEYS", "host=$ecret")
+    settings.cache_clear()
+    with pytest.raises(UserFault, match="is not set") as caught:
+        key_for("https://host", settings().api_key)
+    assert "ecret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "keys", ["host=", "'host= '", "'host=a", "ht tp://x=a", "https://user@host=a", "host=\xe9", "'host=a\nb'"]
+)
 def test_keys_that_cannot_be_read_are_named(keys, monkeypatch):
     monkeypatch.setenv("DUBITO_KEYS", keys)
     settings.cache_clear()

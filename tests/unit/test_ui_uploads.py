@@ -301,6 +301,18 @@ async def test_no_more_uploads_at_once_than_allowed(folder):
     await added(kept, "me", "x.txt", b"x")
 
 
+async def test_uploads_that_could_not_begin_keep_none_from_beginning(folder):
+    kept = Uploads(folder, Limits(), lambda corpus: None)
+    folder.rmdir()
+    for _ in range(uploads.MOST_AT_ONCE):
+        with pytest.raises(HTTPException, match="cannot be kept") as refused:
+            await added(kept, "b", "a.txt", b"text")
+        assert refused.value.status_code == 507
+    folder.mkdir()
+    await added(kept, "b", "a.txt", b"text")
+    assert [file.name for file in kept.files("b")] == ["a.txt"]
+
+
 async def test_a_browser_that_sleeps_in_an_upload_keeps_no_other_waiting(folder, monkeypatch):
     monkeypatch.setattr(uploads, "PAUSE_S", 0.05)
     kept = Uploads(folder, SMALL, lambda corpus: None)
