@@ -62,8 +62,8 @@ class Form:
 class Choice:
     """A graph to choose.
 
-    answers: does the graph take right answers too? shared: those of its settings that two graphs asked side by side have
-    in common.
+    answers: does the graph take right answers too?
+    shared: those of its settings that two graphs asked side by side have in common.
     """
 
     graph: str
