@@ -3,6 +3,7 @@
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.evals.comparison import Comparison, comparison_of
@@ -398,15 +399,18 @@ def test_the_answers_that_a_calibrated_system_gives_are_counted_with_the_interva
 
 
 def test_answers_of_which_nothing_is_certified_are_not_counted_among_those_given(tmp_path):
-    void = {"certificate": {"sentence": "cot failed.", "holds": False}, "abstained": False}
-    holds = {"certificate": {"sentence": "At most 20%.", "holds": True, "right": "exact"}, "abstained": False}
+    void: dict[str, Any] = {"certificate": {"sentence": "cot failed.", "holds": False}, "abstained": False}
+    holds: dict[str, Any] = {
+        "certificate": {"sentence": "At most 20%.", "holds": True, "right": "exact"},
+        "abstained": False,
+    }
     given = [answered("a", "q1", "wrong", **void), answered("a", "q2", "right", **holds)]
     (one,) = section(tmp_path, *given, answered("b", "q1", "wrong", **void)).given[:1]
     assert (one.n, one.given, one.wrong, one.promise, one.uncertified) == (1, 1, 0, "At most 20%.", 1)
 
 
 def test_where_no_certificate_holds_nothing_is_promised(tmp_path):
-    void = {"certificate": {"sentence": "cot failed.", "holds": False}, "abstained": False}
+    void: dict[str, Any] = {"certificate": {"sentence": "cot failed.", "holds": False}, "abstained": False}
     bench, store = made(tmp_path / "run", TWO, QUESTIONS, outcomes("a", "rrw..", **void))
     with store:
         summary = summary_of(bench, store)
@@ -458,7 +462,7 @@ def test_a_withheld_answer_is_scored_as_if_given_where_its_uncertainty_is_judged
     assert row(summary.sections[0], "d").metrics["f1"].mean == 0.25, "beside it the scores are of what was given"
     plots = {plot.name: plot.draw() for plot in plots_of(summary, ReportInputs({}, {}, {}))}
     (curve,) = plots["1-small-risk-coverage"].axes[0].lines
-    assert [*map(float, curve.get_ydata())] == [0.5, 0.5, 0.5, 0.5]
+    assert np.asarray(curve.get_ydata()).tolist() == [0.5, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(
