@@ -20,8 +20,11 @@ from ..state.calibration import AnswerCalibration, Combination, identity, settin
 from ..state.mixins import AnsweringContext, CorpusContext
 from ..uncertainty.conformal import conformal_threshold, fewest_right
 from ..uncertainty.risk_control import (
+    MOST_QUESTIONS,
     certified_threshold,
     conformal_risk_threshold,
+    fewest_certified,
+    fewest_leaving,
     learning_part,
     least_certified_risk,
     logistic_regression,
@@ -248,11 +251,14 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
             confidence=given.confidence,
             seed=given.seed,
         )
-        needed = (
-            f"It takes about {plan.questions:,} questions, in 4 of 5 calibrations"
-            if plan.questions is not None
-            else "No number of questions is enough"
-        )
+        questions = None if plan.questions is None else fewest_leaving(plan.questions, given.holdout)
+        if questions is not None:
+            needed = f"It takes about {questions:,} questions{self._held_back(questions)}, in 4 of 5 calibrations"
+        elif plan.oracle_risk < given.risk:
+            most = fewest_leaving(MOST_QUESTIONS, given.holdout)
+            needed = f"It takes more than about {most:,} questions{self._held_back(most)}"
+        else:
+            needed = "No number of questions is enough"
         sentence = f"{needed}, to certify a risk of {given.risk:g} where {coverage:.0%} of the questions are answered."
         best = (
             f"With the best threshold {plan.oracle_risk:.0%} of these answers are wrong, and a risk of {given.risk:g} "
@@ -260,7 +266,13 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
         )
         seen = f"{right:.0%} of {counted(len(answers), 'answer')} are right, and the AUROC is {separation:.2f}."
         blocks = [Words(sentence, "strong"), Words(best), Words(seen, "dim")]
-        return CalibrationReport(None, blocks, {"right": right, "auroc": separation, **plan._asdict()})
+        figures = {"right": right, "auroc": separation, **plan._asdict(), "questions": questions}
+        return CalibrationReport(None, blocks, figures)
+
+    def _held_back(self, questions: int) -> str:
+        """How many of these questions would be held back, as words to put behind their number."""
+        held = round(questions * self.given.holdout)
+        return f", {held:,} of them held back (--holdout {self.given.holdout:g})" if held else ""
 
     @property
     def _guarantee(self) -> Literal["risk", "kept", "average"]:
@@ -306,6 +318,14 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
                     f"{fewest_right(self._alpha)} of known uncertainty. Give more questions, or a lower --keep."
                 )
             return threshold
+        fewest = fewest_certified(self.given.risk, self.given.confidence)
+        if len(values) < fewest:
+            questions = fewest_leaving(fewest, self.given.holdout)
+            raise UserFault(
+                f"{counted(len(values), 'question')} to calibrate on cannot certify a risk of {self.given.risk:g} with "
+                f"confidence {self.given.confidence:g} even if all are answered right: give at least {questions:,} "
+                f"questions in all{self._held_back(questions)}, or a larger --risk."
+            )
         certified = certified_threshold(
             values, wrong, alpha=self.given.risk, confidence=self.given.confidence, seed=self.given.seed
         )
@@ -321,12 +341,16 @@ def nothing_certified(
     least = least_certified_risk(values, wrong, confidence=given.confidence, seed=given.seed)
     best = "no risk can be certified with these answers" if least is None else f"the least risk is about {least:g}"
     share = wrong.mean(axis=0).min()
+    half = 1 - (1 - given.confidence) / 2
     remedies = ["more questions", "a larger --risk"]
     if any(context.uncertainty not in ("semantic_entropy", "combined") for context in contexts):
         remedies.append("another uncertainty (--set uncertainty=semantic_entropy)")
     return (
         f"No threshold can be certified for a risk of {given.risk:g} with confidence {given.confidence:g}: of "
-        f"{counted(len(values), 'question')} {share:.0%} are answered wrong, and {best}. Give {either(remedies)}."
+        f"{counted(len(values), 'question')} {share:.0%} are answered wrong, and {best}. Give {either(remedies)}. "
+        "Ask new questions for it. Each further try with the same ones, also among others, is another test: to keep "
+        f"this confidence over several tries, all of them need --confidence 1 - {1 - given.confidence:.3g} / tries, "
+        f"such as {half:.4g} for two."
     )
 
 

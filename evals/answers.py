@@ -83,6 +83,11 @@ def answer_rule(name: str) -> IsRight:
     return lambda answer, gold_answers: bool(answer.strip()) and f1(answer, gold_answers) >= bound
 
 
+def is_right(answer: str, question: GoldQuestion, rule: IsRight) -> bool:
+    """Is an answer right, by the rule of a calibration? An unanswerable question has no right answer."""
+    return question.answerable and rule(answer, question.answers)
+
+
 def squad_normalised(text: str) -> str:
     """Lower case, without ASCII punctuation and English articles, with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())

@@ -18,7 +18,7 @@ from ..presenters.blocks import Block
 from ..resources.resources import Resources
 from ..state.calibration import CalibrationFile
 from ..state.context import BaseContext
-from .answers import IsRight
+from .answers import IsRight, is_right
 from .questions import GoldQuestion
 from .reliability import checked_truths, rank_auroc
 
@@ -59,10 +59,10 @@ class CalibrationRequest:
         return judged(self.ask_all(context), self.questions, self.is_right)
 
 
-def judged(outputs: Outputs, questions: Sequence[GoldQuestion], is_right: IsRight) -> list[Judged]:
+def judged(outputs: Outputs, questions: Sequence[GoldQuestion], rule: IsRight) -> list[Judged]:
     """Each output with whether its answer is right; None if the question failed. An unanswerable one has no answer."""
     return [
-        None if output is None else (output, question.answerable and is_right(output["answer"], question.answers))
+        None if output is None else (output, is_right(output["answer"], question, rule))
         for output, question in zip(outputs, questions, strict=True)
     ]
 

@@ -1,11 +1,11 @@
 """The scores of a run's outcomes: for each system and question the metrics, the uncertainty, and the cost."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..state.records import Uncertainty
-from .answers import Standard, answer_scores
+from .answers import Standard, answer_rule, answer_scores, is_right
 from .ranking import retrieval_scores
 from .run_folder import EvaluationRun, RunQuestion
 from .store import Outcome, Store
@@ -19,6 +19,9 @@ PLAN = ("plan_length",)
 CITED = ("cited", "marks_exist", "marks_supported")
 SEPER = ("seper", "seper_without", "delta_seper")
 JUDGED = ("contribution", "correctness", "correctness_without", "delta_correctness")
+
+_MEASURED_OF_GIVEN = ("bertscore", *JUDGED)
+"""Metrics that were measured of the answer that was given, and are unknown of one that was withheld."""
 
 NAMES = {
     "exact_match": "EM",
@@ -71,7 +74,8 @@ class ScoredOutcome:
     """An outcome with its scores.
 
     answer: None after a failure, which has no metrics and a cost only if it is known; metrics: those that are defined
-    and were measured; error: type and message of a failure.
+    and were measured; error: type and message of a failure; withheld: the scores of the answer that was withheld,
+    empty if none was; certified_right: whether the answer is right by the rule of its certificate, None without one.
     """
 
     system: str
@@ -81,6 +85,8 @@ class ScoredOutcome:
     cost: Cost | None = None
     error: tuple[str, str] = ("", "")
     output: Mapping[str, Any] = field(default_factory=dict)
+    withheld: Mapping[str, float] = field(default_factory=dict)
+    certified_right: bool | None = None
 
     @property
     def failed(self) -> bool:
@@ -91,6 +97,14 @@ class ScoredOutcome:
     def right(self) -> bool:
         """Is the F1 of the answer at least `RIGHT`?"""
         return self.metrics.get("f1", 0.0) >= RIGHT
+
+    @property
+    def if_given(self) -> "ScoredOutcome":
+        """The outcome as if a withheld answer had been given: its uncertainty is that of this answer."""
+        if not self.withheld:
+            return self
+        known = {name: value for name, value in self.metrics.items() if name not in _MEASURED_OF_GIVEN}
+        return replace(self, metrics={**known, **self.withheld})
 
     @property
     def signal(self) -> Uncertainty | None:
@@ -184,7 +198,18 @@ def _scored(
     for values in further:
         metrics |= {name: float(value) for name, value in values.items() if name in NAMES}
     cost = _cost(outcome, outcome.output.get("usage") or {})
-    return ScoredOutcome(outcome.system, outcome.question, answer, metrics, cost, output=outcome.output)
+    withheld = str(outcome.output.get("withheld_answer") or "")
+    rule = (outcome.output.get("certificate") or {}).get("right")
+    return ScoredOutcome(
+        outcome.system,
+        outcome.question,
+        answer,
+        metrics,
+        cost,
+        output=outcome.output,
+        withheld=answer_scores(withheld, question, standard) if withheld else {},
+        certified_right=None if rule is None else is_right(answer, question, answer_rule(rule)),
+    )
 
 
 def _cited(output: Mapping[str, Any]) -> dict[str, float]:

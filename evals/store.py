@@ -81,8 +81,17 @@ class _Uncertainty(_Checked):
     threshold: FiniteFloat | None
 
 
+class _Certificate(_Checked):
+    sentence: str
+    holds: bool
+    right: str | None = None
+
+
 class _Output(_Checked):
     answer: str | None = None
+    abstained: bool = False
+    withheld_answer: str | None = None
+    certificate: _Certificate | None = None
     evidence: list[Any] | None = None
     uncertainty: _Uncertainty | None = None
     usage: _Usage | None = None

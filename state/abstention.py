@@ -19,6 +19,8 @@ _OPENINGS = re.compile(
 _SOURCE = r"(?:(?:given|provided|available|retrieved) )?(?:passages?|context|documents?|texts?|sources?|information)"
 _CANNOT = r"(?:cannot|can not|can't|could not|couldn't)"
 _NOT = r"(?:do|does|did)(?: not|n't)"
+_ASKED = r"(?:who|whom|whose|what|when|where|which|why|how|if|whether)"
+_END = rf"(?: exactly)?(?=$|[.,;:]| (?:{_ASKED}|(?:from|in|by) the {_SOURCE})\b)"
 _TOO_LITTLE = r"(?:not enough|no|insufficient) (?:information|context)"
 
 _ALL = re.compile(
@@ -38,8 +40,9 @@ _BEGINNING = re.compile(
     rf"|the {_SOURCE} (?:is|are) (?:not enough|not sufficient|insufficient)\b"
     r"|(?:none of the|no) (?:passages?|documents?) (?:say|state|mention|give|contain|provide|tell)s?\b"
     rf"|(?:the|this|that) question (?:{_CANNOT} be answered|is (?:unanswerable|not answerable))"
-    r"|(?:it|this|that|the answer) (?:is|was|remains) "
-    r"(?:unknown|unclear|not (?:known|clear|given|mentioned|specified|stated|provided))\b"
+    r"|(?:it|this|that|the answer) (?:is|was|remains) not (?:given|mentioned|specified|stated|provided)\b"
+    # "it was unknown to science until 1938" answers
+    rf"|(?:it|this|that|the answer) (?:is|was|remains) (?:unknown|unclear|not known|not clear){_END}"
     rf"|(?:it|this|that|the answer) {_CANNOT} be (?:answered|determined|found|known)\b"
     r"|not (?:known|found|given|mentioned|specified|stated|provided) (?:in|by|from) the\b"
     rf"|{_CANNOT} (?:be )?(?:answered?|determined?)\b"

@@ -169,7 +169,14 @@ class AnswerCalibration(Calibration):
 
     def certificate(self) -> Certificate:
         """What is promised of a run with these settings."""
-        return {"sentence": self.promise(), "holds": True, "signal": self.signal, "threshold": self.threshold}
+        sentence = self.promise()
+        return {
+            "sentence": sentence,
+            "holds": True,
+            "signal": self.signal,
+            "threshold": self.threshold,
+            "right": self.right,
+        }
 
     def promise(self) -> str:
         """The guarantee in a sentence."""

@@ -109,13 +109,15 @@ class Certificate(TypedDict):
     """What is promised of the answers that a calibrated graph gives.
 
     sentence: the promise; holds: whether this run kept to what it was calibrated with; signal, threshold: an answer is
-    given if its uncertainty by this signal is at most the threshold.
+    given if its uncertainty by this signal is at most the threshold; right: the rule for right answers, such as
+    "f1:0.5".
     """
 
     sentence: str
     holds: bool
     signal: str
     threshold: float
+    right: str
 
 
 class Chosen(TypedDict):

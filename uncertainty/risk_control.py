@@ -21,7 +21,7 @@ Classification for Deep Neural Networks (2017).
 import math
 from collections.abc import Sequence
 from functools import cache
-from itertools import product
+from itertools import count, product
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -96,9 +96,9 @@ class Interval(NamedTuple):
 class Plan(NamedTuple):
     """How many labelled questions are needed; see `questions_needed`.
 
-    questions: None if no number suffices, or none up to `MOST_QUESTIONS`. oracle_risk: the risk at the wished coverage
-    if the best threshold were known: at α and above, no number of questions suffices. oracle_coverage: the most
-    coverage at risk α.
+    questions: to calibrate on, without those held back; None if no number suffices, or none up to `MOST_QUESTIONS`.
+    oracle_risk: the risk at the wished coverage if the best threshold were known: at α and above, no number of
+    questions suffices. oracle_coverage: the most coverage at risk α.
     """
 
     questions: int | None
@@ -192,6 +192,16 @@ def learning_part(n: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]
     drawn = np.random.default_rng(seed).permutation(n)
     size = round(LEARNING_SHARE * n)
     return drawn[:size], drawn[size:]
+
+
+def fewest_certified(alpha: float, confidence: float) -> int:
+    """The fewest calibration questions from which a risk of α can be certified if there is no error."""
+    return fewest_leaving(_fewest_tested(alpha, confidence), LEARNING_SHARE)
+
+
+def fewest_leaving(rest: int, share: float) -> int:
+    """The least n of which `rest` are left when round(n · share) are taken away; 0 ≤ share < 1."""
+    return next(n for n in count(rest) if n - round(n * share) >= rest)
 
 
 def least_certified_risk(uncertainties: ArrayLike, wrong: ArrayLike, *, confidence: float, seed: int) -> float | None:
@@ -549,13 +559,17 @@ def _log_factorials_of_bits(bits: int) -> NDArray[np.float64]:
 def _check_size(n: int, alpha: float, confidence: float) -> None:
     _check_share(alpha, "The risk allowed")
     _check_share(confidence, "The confidence")
-    needed = math.ceil(math.log(1 - confidence) / math.log(1 - alpha) - 1e-9)
-    if n < needed:
-        total = math.ceil(needed / (1 - LEARNING_SHARE)) + 1
+    if n < _fewest_tested(alpha, confidence):
         raise UserFault(
             f"The {n} questions to test on cannot certify a risk of {alpha:g} with confidence {confidence:g} even if "
-            f"all are right: give at least {total} questions in all, or a larger alpha."
+            f"all are right: give at least {fewest_certified(alpha, confidence):,} questions to calibrate on (any held "
+            "back come on top), or a larger alpha."
         )
+
+
+def _fewest_tested(alpha: float, confidence: float) -> int:
+    """The fewest answers without an error whose p-value is at most 1 − confidence."""
+    return math.ceil(math.log(1 - confidence) / math.log(1 - alpha) - 1e-9)
 
 
 def _check_share(value: float, name: str) -> None:

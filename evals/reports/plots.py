@@ -169,12 +169,7 @@ def _by_step(summary: Summary, section: Section, inputs: ReportInputs) -> Plot |
 
 
 def _risk_coverage(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | None:
-    by_system = {
-        label: kept
-        for label, outcomes in _with_uncertainty(summary, section).items()
-        # a withheld answer is not scored
-        if (kept := [outcome for outcome in outcomes if not outcome.output.get("certificate")])
-    }
+    by_system = _with_uncertainty(summary, section)
     if not by_system:
         return None
 
@@ -266,7 +261,8 @@ def _by_system(summary: Summary, section: Section, value_of: Callable[[ScoredOut
 
 
 def _with_uncertainty(summary: Summary, section: Section) -> dict[str, list[ScoredOutcome]]:
-    return _by_system(summary, section, lambda outcome: None if outcome.uncertainty is None else outcome)
+    """The outcomes whose uncertainty is known, as if withheld answers had been given."""
+    return _by_system(summary, section, lambda outcome: None if outcome.uncertainty is None else outcome.if_given)
 
 
 def _signal(outcomes: Sequence[ScoredOutcome]) -> str:

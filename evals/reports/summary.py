@@ -116,6 +116,7 @@ class MeanCost(NodeCost):
 class UncertaintyQuality:
     """How well a system's own uncertainty separates right from wrong, over the n answers that have one.
 
+    A withheld answer is scored as if it had been given.
     unmeasured: answers whose uncertainty is unknown; auroc_em, auroc: wrong is EM 0, and F1 < `RIGHT`, None if all
     answers are right or all wrong; aurc: the risk is 1 − F1; mean_risk: the AURC of an uninformative (constant)
     uncertainty; ece: of confidences fitted to other answers, None below `LEAST_FOR_ECE` answers; certain, uncertain: F1
@@ -140,8 +141,10 @@ class UncertaintyQuality:
 class GivenAnswers:
     """What a system with a calibration gave: of n answers those that it did not withhold, and how many are wrong.
 
-    wrong: F1 < `RIGHT`; interval: the exact `GIVEN_LEVEL` interval of the share of the given answers that is wrong,
-    None if none is given; promise: of the certificate.
+    Only answers whose certificate holds count; uncertified: the number of the others. right: the rule for right answers
+    of the certificate; "" in outcomes without it, where F1 < `RIGHT` is wrong. interval: the exact `GIVEN_LEVEL`
+    interval of the share of the given answers that is wrong, None if none is given. promise: of the certificate, "" if
+    none holds.
     """
 
     system: str
@@ -150,6 +153,8 @@ class GivenAnswers:
     wrong: int
     interval: tuple[float, float] | None
     promise: str
+    right: str
+    uncertified: int
 
 
 class Reference(NamedTuple):
@@ -411,19 +416,24 @@ def _means(costs: Sequence[NodeCost], n: int) -> dict[str, float]:
 
 
 def _given(label: str, outcomes: Sequence[ScoredOutcome]) -> GivenAnswers | None:
-    certified = [outcome for outcome in outcomes if outcome.output.get("certificate")]
-    if not certified:
+    promised = [outcome for outcome in outcomes if outcome.output.get("certificate")]
+    if not promised:
         return None
+    certified = [outcome for outcome in promised if outcome.output["certificate"]["holds"]]
     given = [outcome for outcome in certified if not outcome.output["abstained"]]
-    wrong = sum(not outcome.right for outcome in given)
+    # older outcomes do not say by which rule an answer is right
+    right = [outcome.right if outcome.certified_right is None else outcome.certified_right for outcome in given]
+    wrong = right.count(False)
     interval = risk_interval(wrong, len(given), GIVEN_LEVEL) if given else None
-    promise = str(certified[0].output["certificate"]["sentence"])
-    return GivenAnswers(label, len(certified), len(given), wrong, interval, promise)
+    certificate = certified[0].output["certificate"] if certified else {}
+    promise, rule = str(certificate.get("sentence", "")), str(certificate.get("right", ""))
+    uncertified = len(promised) - len(certified)
+    return GivenAnswers(label, len(certified), len(given), wrong, interval, promise, rule, uncertified)
 
 
 def _uncertainty_quality(label: str, outcomes: Sequence[ScoredOutcome], seed: int) -> UncertaintyQuality | None:
-    # a withheld answer is not scored, so the uncertainty of a system that withholds some cannot be judged by scores
-    answered = [outcome for outcome in outcomes if not outcome.failed and not outcome.output.get("certificate")]
+    # scored as empty, each withheld answer would be wrong, and any uncertainty would seem to tell right from wrong
+    answered = [outcome.if_given for outcome in outcomes if not outcome.failed]
     known = [(outcome, outcome.uncertainty) for outcome in answered if outcome.uncertainty is not None]
     if not known:
         return None

@@ -29,7 +29,7 @@ STAGE_NOTE = "Means over questions. The seconds of parallel runs add up."
 UNCERTAINTY_NOTE = (
     "AUROC: the probability that a wrong answer is more uncertain than a right one; 0.5 is chance. AURC: the area "
     "under the risk-coverage curve of 1 − F1; an uninformative uncertainty reaches the mean risk. ECE: of confidences "
-    "fitted to the other answers."
+    "fitted to the other answers. A withheld answer is scored as if it had been given."
 )
 
 
@@ -207,9 +207,13 @@ def _given(section: Section) -> Table:
         share = number(one.wrong / one.given, 2) if one.given else "-"
         counts = map(str, (one.n, one.given, one.wrong))
         cells = numbers(*counts, share, f"{number(low, 2)} to {number(high, 2)}" if one.interval else "-")
-        rows.append(Row([Cell(one.system), *cells, Cell(one.promise)]))
-    columns = ["system", "answers", "given", "of these wrong", "share", f"{GIVEN_LEVEL:.0%} interval", "the promise"]
-    return Table(columns, rows, "Answers given", f"Wrong is an F1 below {RIGHT:g}. The others were not certain enough.")
+        rows.append(Row([Cell(one.system), *cells, *_cells(one.right or f"f1:{RIGHT:g}", one.promise or "-")]))
+    columns = ["system", "answers", "given", "of these wrong", "share", f"{GIVEN_LEVEL:.0%} interval", "right"]
+    note = "Right: the calibration's rule for right answers. The answers that are not given were not certain enough."
+    for one in section.given:
+        if one.uncertified:
+            note += f" {one.system}: {counted(one.uncertified, 'further answer')}, of which nothing is certified."
+    return Table([*columns, "the promise"], rows, "Answers given", note)
 
 
 def bin_text(answers: UncertaintyBin | None) -> str:

@@ -227,6 +227,7 @@ async def test_an_answer_is_given_iff_its_uncertainty_is_at_most_the_threshold(
         "holds": True,
         "signal": "semantic entropy",
         "threshold": threshold,
+        "right": "exact",
     }
 
 

@@ -43,6 +43,8 @@ from dubito.state.abstention import abstains
         "The answer cannot be determined.",
         "It is unknown",
         "It is unknown who founded it.",
+        "It remains unknown. The passages do not tell.",
+        "This is not known from the passages",
         "Could not be determined.",
         "It cannot be known",
         "Nobody knows",
@@ -77,6 +79,9 @@ def test_abstains(answer: str) -> None:
         "He could not find the river",
         "Sorry",  # a song; an apology alone says nothing of knowing
         "It is known as the Lune",
+        "It was unknown to science until 1938",
+        "It was not known to Europeans before 1606.",
+        "It was unknown in the West until 1938",
     ],
 )
 def test_answers(answer: str) -> None:

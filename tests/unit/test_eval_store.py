@@ -158,6 +158,7 @@ ROW = "UPDATE outcomes SET {} = ? WHERE system = 'a' AND question = 'q/1'"
         ("output", '{"usage": {"calls": "many"}}'),
         ("output", '{"usage": {"calls": 1' + "0" * 400 + "}}"),
         ("output", '{"uncertainty": {"signal": "x"}}'),
+        ("output", '{"certificate": {"sentence": "x", "holds": true, "right": 5}}'),
         ("error", '{"message": "both"}'),
         ("seconds", "long"),
         ("remembered", -1),

@@ -5,13 +5,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.evals.comparison import Comparison, comparison_of
 from dubito.evals.reports.about import differing
+from dubito.evals.reports.inputs import ReportInputs
 from dubito.evals.reports.oracle import best_level
-from dubito.evals.reports.plots import by_place, frontier, overlaps
+from dubito.evals.reports.plots import by_place, frontier, overlaps, plots_of
 from dubito.evals.reports.summary import Failure, Pair, Section, SystemFigures, summary_of
+from dubito.evals.reports.tables import section_blocks
 from dubito.evals.reports.words import too_few
 from dubito.evals.run_folder import EvaluationRun, System
 from dubito.evals.statistics import paired_permutation
@@ -424,12 +427,79 @@ def test_the_answers_that_a_calibrated_system_gives_are_counted_with_the_interva
         answered("a", name, said, **certified, abstained=not said)
         for name, said in zip(NAMES, ["right", "right so", "wrong", "", ""], strict=True)
     ]
-    found = section(tmp_path, *given, *outcomes("b", "rrrww", uncertainty=dse(0.1)))
+    found = section(tmp_path, *given)
     (one,) = found.given
     assert (one.system, one.n, one.given, one.wrong, one.promise) == ("a", 5, 3, 1, "At most 20%.")
     # exact: 1 - (1 - p)^3 = 0.05, and (1 - p)^3 + 3 p (1 - p)^2 = 0.05
     assert one.interval == pytest.approx((1 - 0.95 ** (1 / 3), 0.86465), abs=1e-4)
-    assert [quality.system for quality in found.uncertainties] == ["b"]
+    assert (one.right, one.uncertified) == ("", 0)
+
+
+def test_answers_of_which_nothing_is_certified_are_not_counted_among_those_given(tmp_path):
+    void: dict[str, Any] = {"certificate": {"sentence": "cot failed.", "holds": False}, "abstained": False}
+    holds: dict[str, Any] = {
+        "certificate": {"sentence": "At most 20%.", "holds": True, "right": "exact"},
+        "abstained": False,
+    }
+    given = [answered("a", "q1", "wrong", **void), answered("a", "q2", "right", **holds)]
+    (one,) = section(tmp_path, *given, answered("b", "q1", "wrong", **void)).given[:1]
+    assert (one.n, one.given, one.wrong, one.promise, one.uncertified) == (1, 1, 0, "At most 20%.", 1)
+
+
+def test_where_no_certificate_holds_nothing_is_promised(tmp_path):
+    void: dict[str, Any] = {"certificate": {"sentence": "cot failed.", "holds": False}, "abstained": False}
+    bench, store = made(tmp_path / "run", TWO, QUESTIONS, outcomes("a", "rrw..", **void))
+    with store:
+        summary = summary_of(bench, store)
+    (one,) = summary.sections[0].given
+    assert (one.n, one.given, one.interval, one.promise, one.uncertified) == (0, 0, None, "", 3)
+    table = next(block for block in section_blocks(summary.sections[0], summary) if "Answers given" in str(block))
+    assert "a: 3 further answers, of which nothing is certified." in str(table)
+
+
+@pytest.mark.parametrize(("rule", "wrong"), [("exact", 2), ("f1:0.8", 2), ("f1:0.6", 1)])
+def test_the_answers_given_are_judged_by_the_rule_of_their_calibration(tmp_path, rule: str, wrong: int):
+    certificate = {"sentence": "At most 20%.", "holds": True, "right": rule}
+    (one,) = section(tmp_path, *outcomes("a", "rhw..", certificate=certificate, abstained=False)).given
+    assert (one.wrong, one.right) == (wrong, rule)
+
+
+def test_an_unanswerable_question_has_no_right_answer_in_a_calibration(tmp_path):
+    certificate = {"sentence": "At most 20%.", "holds": True, "right": "f1:0.5"}
+    unknown = answered("a", "q1", "unknown", certificate=certificate, abstained=False)
+    bench, store = made(tmp_path / "run", TWO, [asked("q1", answerable=False)], [unknown])
+    with store:
+        (one,) = summary_of(bench, store).sections[0].given
+    assert (one.given, one.wrong) == (1, 1)
+
+
+@pytest.mark.parametrize("certificate", [None, {"sentence": "At most 20%.", "holds": True, "right": "f1:0.5"}])
+def test_a_withheld_answer_is_scored_as_if_given_where_its_uncertainty_is_judged(tmp_path, certificate: Any):
+    """Scored as empty it would be wrong, and an uninformative uncertainty would have an AUROC of 1."""
+    said = [("right", 0.1), ("wrong", 0.1), ("right", 0.9), ("wrong", 0.9)]
+    found = [
+        answered(
+            "d",
+            name,
+            "" if value > 0.2 else text,
+            withheld_answer=text if value > 0.2 else "",
+            abstained=value > 0.2,
+            uncertainty=dse(value),
+            certificate=certificate,
+        )
+        for name, (text, value) in zip(NAMES, said, strict=False)
+    ]
+    bench, store = made(tmp_path / "run", [DENSE], QUESTIONS, found)
+    with store:
+        summary = summary_of(bench, store)
+    (doubt,) = summary.sections[0].uncertainties
+    assert (doubt.auroc, doubt.auroc_em, doubt.mean_risk, doubt.aurc) == (0.5, 0.5, 0.5, 0.5)
+    assert doubt.uncertain is not None
+    assert doubt.uncertain.score == 0.5
+    assert row(summary.sections[0], "d").metrics["f1"].mean == 0.25, "beside it the scores are of what was given"
+    plots = {plot.name: plot.draw() for plot in plots_of(summary, ReportInputs({}, {}, {}))}
+    (curve,) = plots["1-small-risk-coverage"].axes[0].lines
+    assert np.asarray(curve.get_ydata()).tolist() == [0.5, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from dubito.uncertainty.risk_control import (
     certified_cascade,
     certified_threshold,
     conformal_risk_threshold,
+    fewest_certified,
     learning_part,
     least_certified_risk,
     looks_alike,
@@ -86,8 +87,17 @@ def test_all_right_is_certified_from_the_number_of_questions() -> None:
     assert found.p_value == pytest.approx(0.9**found.answered)
     assert certified_threshold(np.arange(100), np.ones(100, bool), alpha=0.1, confidence=0.9, seed=0) is None
     # 0.99^80 > 0.1
-    with pytest.raises(UserFault, match="give at least 289 questions"):
+    with pytest.raises(UserFault, match="give at least 287 questions to calibrate on"):
         certified_threshold(np.arange(100), np.zeros(100, bool), alpha=0.01, confidence=0.9, seed=0)
+
+
+def test_the_fewest_questions_that_are_named_suffice_and_one_less_does_not() -> None:
+    for alpha, confidence in ((0.1, 0.9), (0.2, 0.9), (0.05, 0.95)):
+        fewest = fewest_certified(alpha, confidence)
+        certify = partial(certified_threshold, alpha=alpha, confidence=confidence, seed=0)
+        assert certify(np.zeros(fewest), np.zeros(fewest, bool)) is not None
+        with pytest.raises(UserFault, match=f"give at least {fewest} questions"):
+            certify(np.zeros(fewest - 1), np.zeros(fewest - 1, bool))
 
 
 def test_equal_uncertainties_are_answered_together() -> None:
