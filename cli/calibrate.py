@@ -35,8 +35,9 @@ def _common(
     ] = None,
     assignments: Assignments = None,
     right: Annotated[
-        str, typer.Option(metavar="RULE", help="When an answer is right: f1:T (F1 at least T) or exact.")
-    ] = "f1:0.5",
+        str | None,
+        typer.Option(metavar="RULE", help="When an answer is right: f1:T (F1 at least T) or exact.  [default: f1:0.5]"),
+    ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the file's first N questions.")] = None,
     system: Annotated[
         str | None, typer.Option(metavar="LABEL", help="Of an evaluation: the system, if several have the graph.")

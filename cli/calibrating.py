@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import ValidationError
+from rich.console import Console
 from rich.text import Text
 
 from .. import __version__
@@ -30,13 +31,14 @@ from ..graphs.registry import context_type, graph_named
 from ..models.background import run_in_background
 from ..models.metering import Meter, current_meter
 from ..nodes.prepare import open_resources
+from ..presenters.blocks import Words
 from ..presenters.words import counted
 from ..render.sanitize import one_line
 from ..render.screen import console, print_json
 from ..render.terminal import show_blocks
 from ..resources.fitting import fitted
 from ..resources.resources import shared_resources
-from ..state.calibration import identity_in_calls, is_calibration, settings_of
+from ..state.calibration import AnswerCalibration, identity_in_calls, is_calibration, settings_of
 from ..state.context import BaseContext
 from ..state.escalate import RUNGS, EscalateContext
 from ..state.mixins import AnsweringContext, CorpusContext
@@ -46,6 +48,9 @@ from .ask_many import ask_unfinished, open_store, progress, show_failures
 AnyCalibrator = Calibrator[Any, Any]
 
 Q = TypeVar("Q", bound=GoldQuestion)
+
+RIGHT = "f1:0.5"
+"""The rule for right answers."""
 
 CASCADE = "escalate"
 """The graph whose calibration is found from an evaluation of its rungs."""
@@ -60,7 +65,7 @@ def run_calibration(
     questions: str,
     out: Path | None,
     assignments: Sequence[str] | None,
-    right: str,
+    right: str | None,
     limit: int | None,
     system: str | None,
     at_once: int,
@@ -68,7 +73,12 @@ def run_calibration(
     repair: bool,
     as_json: bool,
 ) -> None:
-    """Calibrate a technique and show the result. options: settings of the context; own: the calibration's options."""
+    """Calibrate a technique and show the result. options: settings of the context; own: the calibration's options.
+
+    right: the rule for right answers; None: that of the calibration that is checked, else `RIGHT`.
+    """
+    if right is None:
+        right = AnswerCalibration.read(own["check"], technique).right if own.get("check") else RIGHT
     is_right = answer_rule(right)
     try:
         given = calibrator.options(**{name: value for name, value in own.items() if value is not None})
@@ -101,7 +111,7 @@ def run_calibration(
         with open_store(kept, repairing=repair, repair_with="the same command and --repair") as store:
             asking = Asking(calibration, gold_questions, store, at_once, quiet=quiet, as_json=as_json)
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-                corpus = _chunks_sha256(context)
+                corpus = known_by(context) if isinstance(context, AnsweringContext) else None
                 report = calibration.calibrate(
                     CalibrationRequest(gold_questions, right, is_right, made_with, target, asking.ask_all, corpus)
                 )
@@ -116,12 +126,23 @@ def run_calibration(
     screen = console()
     show_blocks(screen, report.blocks)
     show_failures(screen, failures)
+    if isinstance(report.calibration, AnswerCalibration) and report.calibration.corpus is None:
+        _say_that_the_corpus_is_unknown(screen, technique)
     if report.calibration is not None:
         screen.print(Text(f"Written to {one_line(str(target))}", "dim"), soft_wrap=True)
 
 
+def _say_that_the_corpus_is_unknown(screen: Console, technique: str) -> None:
+    if issubclass(context_type(graph_named(technique)), CorpusContext):
+        said = "The corpus of these answers is unknown or differs by question, so no run can be compared with it."
+        show_blocks(screen, [Words(f"{said} The certificate will not hold.", "warn")])
+
+
 class FinishedAnswers(NamedTuple):
-    """The answers of a system of a finished evaluation. corpus: the hash of its chunks; None if a dataset made it."""
+    """The answers of a system of a finished evaluation.
+
+    corpus: by what its corpus was known when it answered; None if that is unknown, or its questions had several.
+    """
 
     context: BaseContext
     questions: Sequence[GoldQuestion]
@@ -163,10 +184,11 @@ def finished_answers(folder: Path, graph: str, label: str | None) -> FinishedAns
     questions = distinct(run.questions)
     outputs = [outcomes[question.id].output for question in questions]
     taken = next((output.get("chosen") or {} for output in outputs if output is not None), {})
-    values = {**system.context, **{name: choice["value"] for name, choice in taken.items()}}
+    # several corpora: no name says which
+    settings = run.one_context(system) or {**system.context, "corpus": str(folder)}
+    values = {**settings, **{name: choice["value"] for name, choice in taken.items()}}
     context = context_type(graph_named(graph)).unchecked(values)
-    corpus = None if run.about.get("corpus") else _chunks_sha256(context)
-    return FinishedAnswers(context, questions, outputs, corpus)
+    return FinishedAnswers(context, questions, outputs, run.known_by.get(system.label))
 
 
 def _cascade(
@@ -187,21 +209,27 @@ def _cascade(
     names = [system.graph for system in read(folder).systems if system.graph in RUNGS]
     for assignment in assignments:
         names = EscalateContext(rungs=assignment.removeprefix("rungs=")).names
-    is_right, rungs, corpus = answer_rule(right), [], None
+    is_right, rungs = answer_rule(right), []
+    corpora: dict[str, str | None] = {}
     for name in names:
         source = finished_answers(folder, name, None)
-        corpus = corpus or source.corpus
+        if isinstance(source.context, CorpusContext):
+            corpora[source.context.corpus] = corpora.get(source.context.corpus) or source.corpus
         rungs.append(rung_answers(name, source.context, judged(source.outputs, source.questions, is_right)))
     if len(rungs) < 2:
         raise UserFault(f"A cascade has two rungs or more: evaluate several of {', '.join(RUNGS)} in '{folder}'.")
+    corpus = next(iter(corpora.values()), None)
+    if len(corpora) > 1 and (corpus is None or {*corpora.values()} != {corpus}):
+        raise UserFault(
+            f"The rungs of a cascade answer from one corpus, and those in '{folder}' from {' and '.join(corpora)}: "
+            "evaluate them with one."
+        )
     return calibrate_cascade(rungs, given, right=right, made_with=made_with, out=out, corpus=corpus)
 
 
-def _chunks_sha256(context: BaseContext) -> str | None:
-    """The hash of the chunks that the answers are made from; None for a graph without a corpus."""
-    if not isinstance(context, AnsweringContext) or not isinstance(context, CorpusContext):
-        return None
-    return run_in_background(shared_resources().chunks_sha256(context))
+def known_by(context: BaseContext) -> str | None:
+    """By what the corpus of a context is known again (see `Resources.known_by`); None for a graph without a corpus."""
+    return run_in_background(shared_resources().known_by(context)) if isinstance(context, CorpusContext) else None
 
 
 def distinct(questions: Sequence[Q]) -> list[Q]:
@@ -276,9 +304,6 @@ class Asking:
 
 def _key(graph: str, context: BaseContext) -> str:
     """The name under which outcomes are stored: a hash of everything that they depend on, except the question."""
-    settings = {
-        **settings_of(context),
-        "llm": identity_in_calls(context.llm),
-        "corpus": getattr(context, "corpus", None),
-    }
-    return hashlib.sha256(json.dumps([graph, settings], sort_keys=True).encode()).hexdigest()[:32]
+    corpus = known_by(context) or getattr(context, "corpus", None)
+    settings = {**settings_of(context), "llm": identity_in_calls(context.llm), "corpus": corpus}
+    return hashlib.sha256(json.dumps([graph, settings, __version__], sort_keys=True).encode()).hexdigest()[:32]

@@ -35,13 +35,16 @@ from ..graphs.context_from_text import context_for
 from ..graphs.registry import context_type, graph_named, takes_a_plain_question
 from ..models.background import run_in_background
 from ..models.bert_score import BertScorer
+from ..models.metering import Meter, current_meter
 from ..presenters.words import counted
 from ..render.sanitize import shortened
 from ..render.screen import console
 from ..resources.call_cache import CallMemory
 from ..resources.opening import check_corpus
 from ..resources.resources import Resources
+from ..retrieval.index_files import is_index
 from ..state.context import as_typed
+from ..state.mixins import CorpusContext
 from ..state.seper import SePerContext
 from .ask_many import Bar, ask_unfinished, open_store, progress, show_failures
 from .reporting import show_written
@@ -282,10 +285,43 @@ def _ask_and_measure(run: EvaluationRun, store: Store, screen: Console, options:
         resume=f"go on with dubito eval --resume {run.folder}",
     ) as bar:
         if unfinished(tasks, store, retry_failed=options.retry_failed):
+            _know_corpora(run, store, bar, resources, on_workers=options.ray is not None)
             with _asker(run, bar, resources, options) as ask:
                 ask_unfinished(tasks, ask, store, bar, at_once=options.at_once, retry_failed=options.retry_failed)
         for metric in run.about.get("metrics", []):
             _measure(metric, run, store, bar, resources, at_once=options.at_once)
+
+
+def _know_corpora(run: EvaluationRun, store: Store, bar: Bar, resources: Resources, *, on_workers: bool) -> None:
+    """Write down which corpora the answers are made from; `UserFault` if one has changed since that.
+
+    on_workers: the corpora are opened elsewhere; here only index folders are, which takes no encoder.
+    """
+    begun = "known_by" in run.about
+    if not begun and next(iter(store.outcomes()), None) is not None:
+        return  # it was begun by an earlier version
+
+    async def known_by(system: System) -> str | None:
+        settings = run.one_context(system)
+        context = context_type(graph_named(system.graph)).unchecked(dict(settings or {}))
+        if settings is None or not isinstance(context, CorpusContext):
+            return None
+        if on_workers and not is_index(Path(context.corpus)):
+            return None
+        current_meter.set(Meter(on_progress=bar.prepare))
+        with contextlib.suppress(DubitoError):  # the first question says it
+            return await resources.known_by(context)
+        return None
+
+    found = {system.label: run_in_background(known_by(system)) for system in run.systems}
+    known = {label: name for label, name in found.items() if name is not None}
+    if not begun:
+        run.with_known_by(known)
+    if changed := [label for label, name in run.known_by.items() if known.get(label, name) != name]:
+        raise UserFault(
+            f"The corpus of {either(changed)} is no longer the one that '{run.folder}' was begun with: put that one "
+            "back, or evaluate again in another folder."
+        )
 
 
 @contextlib.contextmanager

@@ -157,10 +157,11 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
 
     def calibrate(self, request: CalibrationRequest) -> CalibrationReport:
         """Find the threshold on one part of the questions, try it on the other part, and save the file."""
-        judged, given = request.judged(self.context), self.given
+        given = self.given
+        old = None if given.check is None else self._checkable(given.check, request)
+        judged = request.judged(self.context)
         hashes = [hash_of(question.question) for question in request.questions]
-        if given.check is not None:
-            old = AnswerCalibration.load(given.check, self.graph, self.context)
+        if old is not None:
             return self._checked(old, answers_of(judged, old.combination), hashes)
         judged_used, _ = split(judged, given.holdout, given.seed)
         combines = self.context.uncertainty == "combined"
@@ -208,6 +209,21 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
         if self.context.uncertainty != "combined":
             return [*answers]
         return [answers[place] for place in learning_part(len(answers), self.given.seed)[1]]
+
+    def _checkable(self, file: Path, request: CalibrationRequest) -> AnswerCalibration:
+        """The calibration in a file; `UserFault` if it is for another corpus or another rule for right answers."""
+        old = AnswerCalibration.load(file, self.graph, self.context)
+        if None not in (old.corpus, request.corpus) and old.corpus != request.corpus:
+            raise UserFault(
+                f"The calibration '{file}' was made with another corpus, so these answers do not check it: use the "
+                "corpus it was made with, or calibrate again."
+            )
+        if old.right != request.right:
+            raise UserFault(
+                f"The calibration '{file}' counts answers as right by {old.right}, not {request.right}: leave --right "
+                "out."
+            )
+        return old
 
     def _checked(
         self, old: AnswerCalibration, answers: Sequence[JudgedAnswer], hashes: Sequence[str]

@@ -91,6 +91,7 @@ class _Entries(BaseModel):
     traces: bool = True
     memory: bool = True
     standard: Standard = "squad"
+    known_by: dict[str, str] = {}
 
 
 _SYSTEMS: TypeAdapter[tuple[System, ...]] = TypeAdapter(Annotated[tuple[System, ...], Field(min_length=1)])
@@ -142,6 +143,28 @@ class EvaluationRun:
         """How its answers are compared with the gold answers."""
         standard: Standard = self.about.get("standard", "squad")
         return standard
+
+    @property
+    def known_by(self) -> Mapping[str, str]:
+        """By what each system's corpus is known again, by label (see `Resources.known_by`). Unknown: missing."""
+        return dict(self.about.get("known_by") or {})
+
+    def with_known_by(self, known_by: Mapping[str, str]) -> "EvaluationRun":
+        """The run with this in its run.json; `UserFault` if that cannot be written."""
+        about = {**self.about, "known_by": dict(known_by)}
+        partial = self.folder / UNFINISHED
+        try:
+            partial.write_text(_manifest(about, self.systems), encoding="utf-8")
+            partial.replace(self.folder / MANIFEST)
+        except OSError as fault:
+            raise UserFault(f"'{self.folder}' cannot be written ({fault.strerror}): choose another folder.") from fault
+        return replace(self, about=about)
+
+    def one_context(self, system: System) -> Mapping[str, Any] | None:
+        """The settings of a system with the corpus of all its questions; None if the questions have several."""
+        if "corpus" in system.context and len({question.corpus for question in self.questions}) > 1:
+            return None
+        return self._context(system, self.questions[0])
 
     def tasks(self) -> list[EvaluationTask]:
         """Every question for every system.
@@ -241,13 +264,12 @@ def begin(
         ],
         **more,
     }
-    manifest = {**about, "systems": [asdict(system) for system in systems]}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(folder):
             _check_free(folder)  # another process may have begun a run since
             # written first and renamed last: a folder with a run.json is complete, and one without it can be begun anew
-            (folder / UNFINISHED).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+            (folder / UNFINISHED).write_text(_manifest(about, systems), encoding="utf-8")
             rmtree(folder / CORPORA, ignore_errors=True)
             run_questions = [
                 question
@@ -260,6 +282,11 @@ def begin(
     except OSError as fault:
         raise UserFault(f"'{folder}' cannot be written ({fault.strerror}): choose another folder.") from fault
     return EvaluationRun(folder, tuple(systems), tuple(run_questions), about)
+
+
+def _manifest(about: Mapping[str, Any], systems: Sequence[System]) -> str:
+    """The text of run.json."""
+    return json.dumps({**about, "systems": [asdict(system) for system in systems]}, indent=2) + "\n"
 
 
 def read(folder: Path) -> EvaluationRun:

@@ -16,6 +16,7 @@ from ..state.mixins import UNSAMPLED, AnsweringContext
 from ..state.records import Uncertainty
 from ..uncertainty import semantic_clusters, semantic_entropy
 from .entail import entailments
+from .prepare import void_because
 
 LIKELIHOOD, ENTROPY, DISAGREEMENT = "negative log-likelihood", "semantic entropy", "disagreement"
 """The names of the signals that any answer can have."""
@@ -45,13 +46,14 @@ async def check_certainty(state: Flow, context: AnsweringContext, resources: Res
     if calibration.combination is not None:
         value = calibration.combination.value(update["signals"])
         uncertainty = {"signal": calibration.signal, "value": value, "threshold": None}
-    decided = decision(state["answer"], uncertainty, calibration)
+    void = await void_because(state, calibration, context, resources)
+    decided = decision(state["answer"], uncertainty, calibration, void)
     show_answer(decided["answer"])
     return {**update, **decided}
 
 
-def decision(answer: str, uncertainty: Uncertainty | None, calibration: AnswerCalibration) -> Flow:
-    """The part of the output that says whether the answer is given."""
+def decision(answer: str, uncertainty: Uncertainty | None, calibration: AnswerCalibration, void: str = "") -> Flow:
+    """The part of the output that says whether the answer is given. void: why nothing is promised of it."""
     value = uncertainty["value"] if uncertainty else None
     given = bool(answer.strip()) and value is not None and value <= calibration.threshold
     return {
@@ -59,7 +61,7 @@ def decision(answer: str, uncertainty: Uncertainty | None, calibration: AnswerCa
         "withheld_answer": "" if given else answer,
         "abstained": not given,
         "uncertainty": {"signal": calibration.signal, "value": value, "threshold": calibration.threshold},
-        "certificate": calibration.certificate(),
+        "certificate": calibration.certificate(void),
     }
 
 

@@ -8,6 +8,7 @@ from ..resources.resources import Resources
 from ..state.calibration import CascadeCalibration
 from ..state.escalate import EscalateContext, EscalateState, Rung
 from ..state.records import Certificate
+from .prepare import void_because
 
 
 async def begin_cascade(state: EscalateState, context: EscalateContext, resources: Resources) -> EscalateState:
@@ -67,12 +68,13 @@ async def conclude(state: EscalateState, context: EscalateContext, resources: Re
     measured = state["uncertainty"]  # of the last rung that did not fail
     ended = next(rung for rung in reversed(tried) if not rung["failure"])
     calibration = await asyncio.to_thread(calibration_of, context)
+    void = await void_because(state, calibration, context, resources) if calibration else ""
     signal = calibration.signal if calibration and calibration.combinations else (measured or {"signal": ""})["signal"]
     update: EscalateState = {
         "answer": last["answer"] if last["certain"] else "",
         "withheld_answer": "" if last["certain"] else _latest(tried),
         "abstained": not last["certain"],
-        "certificate": _certificate(calibration, tried),
+        "certificate": _certificate(calibration, tried, void) if calibration else None,
         "uncertainty": measured and {"signal": signal, "value": ended["uncertainty"], "threshold": ended["threshold"]},
     }
     show_answer(update["answer"])
@@ -100,15 +102,9 @@ def _latest(tried: list[Rung]) -> str:
     return next((rung["answer"] for rung in reversed(tried) if rung["answer"]), "")
 
 
-def _certificate(calibration: CascadeCalibration | None, tried: list[Rung]) -> Certificate | None:
-    if calibration is None:
-        return None
-    failed = [rung["graph"] for rung in tried if rung["failure"]]
-    certificate = calibration.certificate()
-    if failed:
-        return {
-            **certificate,
-            "holds": False,
-            "sentence": f"{', '.join(failed)} failed, and the calibration knows no failures of this kind.",
-        }
-    return {**certificate, "threshold": tried[-1]["threshold"]}
+def _certificate(calibration: CascadeCalibration, tried: list[Rung], void: str) -> Certificate:
+    if failed := [rung["graph"] for rung in tried if rung["failure"]]:
+        return calibration.certificate(
+            f"{', '.join(failed)} failed, and the calibration knows no failures of this kind."
+        )
+    return {**calibration.certificate(void), "threshold": tried[-1]["threshold"]}

@@ -35,7 +35,7 @@ async def take_given_context(state: DenseRagState, context: DenseRagContext, res
         return {}
     if not (chunks := given_chunks(given)):
         raise UserFault("The list of chunks is empty: give at least one, or leave chunks out to look some up.")
-    return {"context_chunks": chunks, "given": not context.adaptive and context.refinement != "full"}
+    return {"context_chunks": chunks, "given": True, "needs_corpus": context.adaptive or context.refinement == "full"}
 
 
 def given_chunks(given: Sequence[str | Chunk]) -> list[Chunk]:

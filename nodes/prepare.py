@@ -29,7 +29,7 @@ async def prepare(
     """Check the question and the chat model, forget the thread's last question, and open what the context names.
 
     schema: the type of the graph's state. The hooks run in their order, between the checks and the opening.
-    If a hook sets `given`, the caller gave the chunks and the corpus is not opened.
+    If a hook sets `given`, the caller gave the chunks, and the corpus is opened only if it sets `needs_corpus`.
     Raises `UserFault` for an empty or overlong question, an unknown model, and a corpus that cannot be read;
     `CapabilityMissing` for a chat model that cannot do what the settings need.
     """
@@ -39,24 +39,45 @@ async def prepare(
     update |= {"warnings": warnings} if warnings else {}
     for hook in hooks:
         update |= await hook(state, context, resources)
-    await open_resources(context, resources, corpus=not update.get("given"))
-    await check_calibration(context, resources)
+    await open_resources(context, resources, corpus=not update.get("given") or bool(update.get("needs_corpus")))
+    await check_calibration(update, context, resources)
     return update
 
 
-async def check_calibration(context: BaseContext, resources: Resources) -> None:
-    """Raise `UserFault` if the context names a calibration that was made with other settings, model or corpus."""
+async def check_calibration(state: Mapping[str, Any], context: BaseContext, resources: Resources) -> None:
+    """Raise `UserFault` if the context names a calibration that was made with other settings, model or corpus.
+
+    state: its `given` says whether the caller gave the chunks, which makes the corpus one of no importance.
+    """
     path = getattr(context, "calibration", "")
     if not path:
         return
     calibration = await asyncio.to_thread(AnswerCalibration.load, path, context.graph, context)
-    if calibration.corpus is None or not isinstance(context, CorpusContext):
+    if state.get("given") or not isinstance(context, CorpusContext):
         return
-    if await resources.chunks_sha256(context) not in (None, calibration.corpus):
+    if None not in (calibration.corpus, corpus := await resources.known_by(context)) and corpus != calibration.corpus:
         raise UserFault(
             f"The calibration '{path}' was made with another corpus than '{context.corpus}': use the corpus it was "
             "made with, or calibrate again."
         )
+
+
+async def void_because(
+    state: Mapping[str, Any], calibration: AnswerCalibration, context: BaseContext, resources: Resources
+) -> str:
+    """Why a calibration that passed `check_calibration` promises nothing of this run, as a sentence; empty if it does.
+
+    It promises something of answers from a corpus that is known to be the one that it was made with.
+    """
+    if not isinstance(context, CorpusContext):
+        return ""
+    if state.get("given"):
+        return "The chunks were given with the question, and the calibration is for those of a corpus."
+    if calibration.corpus is None:
+        return "The calibration does not say which corpus it was made with, so it cannot be compared with this one."
+    if await resources.known_by(context) is None:
+        return "The chunks are found by a retriever whose corpus cannot be compared with that of the calibration."
+    return ""
 
 
 def check_question(question: object) -> None:

@@ -23,7 +23,7 @@ async def retrieve_context(state: DenseRagState, context: DenseRagContext, resou
     if chunks := state["context_chunks"]:
         visited = {chunk["id"]: chunk for chunk in chunks}
         total = 0
-        if not state["given"]:
+        if state["needs_corpus"]:
             pool = await (await resources.retriever(context)).pool(state["question"], None)
             total = len(await asyncio.to_thread(rows_by_id, pool) | visited)
         return {"context_chunks": chunks, "chunking": GIVEN, "total": total, "visited": visited}

@@ -15,6 +15,8 @@ from .prepare import check_question
 
 STOPPED = "A person stopped the run: there is no answer."
 
+ACCEPTED = "A person accepted the answer, which is less certain than the calibration allows."
+
 
 async def begin_review(state: ReviewedState, context: BaseContext, resources: Resources) -> dict[str, Any]:
     """Check the question and clear the state of the thread's earlier question."""
@@ -24,9 +26,10 @@ async def begin_review(state: ReviewedState, context: BaseContext, resources: Re
 
 async def review(state: ReviewedState, context: BaseContext, resources: Resources) -> dict[str, Any]:
     """Interrupt the run until a person gives a `Decision`; an invalid decision is asked for again with the reason."""
+    withheld = state["withheld_answer"]
     question = {
         "question": state["question"],
-        "answer": state["answer"],
+        "answer": state["answer"] or withheld,
         "evidence": state["evidence"],
         "dse": state["dse"],
         "decide": {"action": either(get_args(Action)), "chunks": "with answer: the texts to answer from"},
@@ -44,7 +47,11 @@ async def review(state: ReviewedState, context: BaseContext, resources: Resource
     if decision["action"] == "stop":
         no_answer = {"answer": "", "cited_answer": "", "citations": []}
         return {"decisions": [decision], **no_answer, "warnings": [STOPPED]}
-    return {"decisions": [decision]}
+    if not withheld:
+        return {"decisions": [decision]}
+    certificate = state["certificate"] and {**state["certificate"], "holds": False, "sentence": ACCEPTED}
+    given = {"answer": withheld, "withheld_answer": "", "abstained": False, "certificate": certificate}
+    return {"decisions": [decision], **given}
 
 
 def _decision(reply: object) -> Decision:

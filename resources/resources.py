@@ -236,6 +236,15 @@ class Resources:
             return None
         return await self._once(("hash of chunks", key), hash_it)
 
+    async def known_by(self, context: CorpusContext) -> str | None:
+        """By what the context's corpus is known again; None if it cannot be, because the retriever is a live object.
+
+        It is the hash of the chunks. A collection of a vector database, which is not read as a whole, has its name.
+        """
+        if self._retriever is None and names_database(context.corpus):
+            return context.corpus
+        return await self.chunks_sha256(context)
+
     async def document_graph(self, context: DocumentGraphContext) -> CorpusGraph:
         """Each document's nearest neighbours under the graph's encoder.
 

@@ -24,6 +24,9 @@ WITHOUT_EFFECT = frozenset({"preset", "concurrency", "on_bad_record", "calibrati
 PLACES = frozenset({"corpus"})
 """Settings that say where a resource is. The same resource may be at another place."""
 
+FILES = frozenset({"examples", "penalty_file", "threshold_file"})
+"""Settings that may name a file, of which the content counts."""
+
 
 class CalibrationFile(BaseModel):
     """The technique, the model and the settings for which a calibration holds.
@@ -148,8 +151,8 @@ class AnswerCalibration(Calibration):
     right: the rule for right answers; n: questions that the threshold was found from; answered, errors: those of them
     that are answered, and answered wrong; uncertainties: of them, null where unknown; hashes: of their texts; failed:
     questions without an answer, each of which counts as a wrong answer that is given;
-    corpus: the hash of the chunks, null if it is unknown or each question had its own; context: all settings, with
-    which the calibration can be used.
+    corpus: the hash of the chunks, or the name of a collection of a vector database; null if it is unknown or each
+    question had its own; context: all settings, with which the calibration can be used.
     """
 
     guarantee: Literal["risk", "kept", "average"]
@@ -167,12 +170,11 @@ class AnswerCalibration(Calibration):
     corpus: str | None = None
     context: dict[str, Any] = {}
 
-    def certificate(self) -> Certificate:
-        """What is promised of a run with these settings."""
-        sentence = self.promise()
+    def certificate(self, void: str = "") -> Certificate:
+        """What is promised of a run with these settings. void: why nothing is, as a sentence."""
         return {
-            "sentence": sentence,
-            "holds": True,
+            "sentence": void or self.promise(),
+            "holds": not void,
             "signal": self.signal,
             "threshold": self.threshold,
             "right": self.right,
@@ -273,11 +275,26 @@ def _options(options: str, name: str) -> list[str]:
 
 
 def settings_of(context: BaseContext, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """The settings that change a score, as JSON, with models by their identity. names: only these settings."""
+    """The settings that change a score, as JSON, with models by their identity and files by the hash of their content.
+
+    names: only these settings. It reads the files.
+    """
     values = context.model_dump(mode="json")
     kept = values.keys() - WITHOUT_EFFECT - PLACES - {"llm"} if names is None else values.keys() & set(names)
     if not getattr(context, "writes_marks", False):
         kept -= {"cite"}  # the answer is the same
     return {
-        name: identity(value) if isinstance(value, str) else value for name, value in values.items() if name in kept
+        name: (_content(value) if name in FILES else identity(value)) if isinstance(value, str) else value
+        for name, value in values.items()
+        if name in kept
     }
+
+
+def _content(name: str) -> str:
+    """The hash of what a file holds; the name itself if it is of no file that can be read. It blocks."""
+    if not name or name.isdecimal():
+        return name
+    try:
+        return f"sha256:{hashlib.sha256(content_of(Path(name).expanduser())).hexdigest()[:16]}"
+    except OSError:
+        return name

@@ -93,8 +93,8 @@ class DenseRagInput(Question):
 class DenseRagState(Flow, DseFigures, total=False):
     """The state of DENSE-RAG; the inherited figures are those of the latest context.
 
-    chunks: the caller's chunks; given: the caller gave some, and the corpus is not needed; context_chunks: the context
-    C to measure;
+    chunks: the caller's chunks; given: whether the caller gave any; needs_corpus: whether the corpus is needed
+    nevertheless; context_chunks: the context C to measure;
     chunking: the chunker of C, `GIVEN` for the caller's chunks; total: the number of chunks that C can be made from, 0
     if there is no corpus; visited: all chunks that have been in the context since then, by id;
     round: refinements so far; rechunked: whether the corpus was chunked again by meaning;
@@ -105,6 +105,7 @@ class DenseRagState(Flow, DseFigures, total=False):
 
     chunks: Annotated[list[str | Chunk] | None, EphemeralValue(list)]
     given: bool
+    needs_corpus: bool
     context_chunks: list[Chunk]
     chunking: str
     total: int

@@ -34,6 +34,7 @@ from dubito.models.interfaces import (
 from dubito.prompts import answer, chain_of_query, decompose, reasoning, rephrase, unparsed
 from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
+from dubito.state.mixins import CorpusContext
 from dubito.state.records import Chunk
 
 ANSWERED = frozenset(
@@ -556,6 +557,18 @@ CERTIFIED: dict[str, Any] = {
     "failed": 0,
 }
 """What a calibration file says of its questions, beside what it holds for."""
+
+THE_CORPUS = "the scripted corpus"
+"""By what a `KnownCorpus` is known again."""
+
+
+class KnownCorpus(Resources):
+    """Resources whose live retriever searches a corpus that is known again."""
+
+    async def known_by(self, context: CorpusContext) -> str | None:
+        """The same for every context."""
+        return THE_CORPUS
+
 
 QUERY = [1.0, 0.0, 0.0]
 VECTORS = [

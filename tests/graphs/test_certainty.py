@@ -24,7 +24,17 @@ from dubito.render.facts import shown_answer
 from dubito.resources.resources import Resources
 from dubito.state.calibration import AnswerCalibration, Combination, identity, settings_of
 from dubito.state.vanilla_rag import VanillaRagContext
-from dubito.tests.scripted import CERTIFIED, QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedJudge, ScriptedRetriever
+from dubito.tests.scripted import (
+    CERTIFIED,
+    QUERY,
+    QUESTION,
+    THE_CORPUS,
+    VECTORS,
+    KnownCorpus,
+    ScriptedChat,
+    ScriptedJudge,
+    ScriptedRetriever,
+)
 
 INPUT: Any = {"question": QUESTION}
 SAMPLED: dict[str, Any] = {"uncertainty": "semantic_entropy", "answer_samples": 4}
@@ -55,7 +65,8 @@ async def run(
     model: ScriptedChat, judge: ScriptedJudge | None = None, **settings: Any
 ) -> tuple[dict[str, Any], list[str]]:
     """The output and the names of the nodes in the order in which they ended."""
-    opened = Resources(model, retriever=ScriptedRetriever(QUERY, VECTORS), judge=judge or ScriptedJudge(means_the_same))
+    retriever = ScriptedRetriever(QUERY, VECTORS)
+    opened = KnownCorpus(model, retriever=retriever, judge=judge or ScriptedJudge(means_the_same))
     graph: Any = vanilla_rag.build(opened).compile(name="vanilla_rag")
     path: list[str] = []
     output: dict[str, Any] = {}
@@ -67,7 +78,7 @@ async def run(
     return output, path
 
 
-async def calibrated(folder: Path, threshold: float = 0.6, corpus: str | None = None) -> str:
+async def calibrated(folder: Path, threshold: float = 0.6, corpus: str | None = THE_CORPUS) -> str:
     """A calibration file for plain RAG."""
     context = VanillaRagContext(**SAMPLED, judge="embedded")  # what auto takes
     made = AnswerCalibration(
@@ -276,6 +287,40 @@ async def test_another_corpus_is_refused_and_the_same_one_elsewhere_is_not(tmp_p
     assert same["certificate"]["holds"]
     with pytest.raises(UserFault, match="made with another corpus"):
         await graph.ainvoke(INPUT, context={**settings, "corpus": str(tmp_path / "other.jsonl")})
+
+
+async def test_where_a_corpus_is_unknown_nothing_is_certified_and_the_answer_is_given_all_the_same(
+    tmp_path: Path,
+) -> None:
+    unknown, _ = await run(Sampled(), **SAMPLED, calibration=await calibrated(tmp_path, corpus=None))
+    live = Resources(Sampled(), retriever=ScriptedRetriever(QUERY, VECTORS), judge=ScriptedJudge(means_the_same))
+    graph: Any = vanilla_rag.build(live).compile(name="vanilla_rag")
+    settings = {**SAMPLED, "calibration": await calibrated(tmp_path)}
+    searched = await graph.ainvoke(INPUT, context=settings)
+    for output, said in (
+        (unknown, "does not say which corpus"),
+        (searched, "retriever whose corpus cannot be compared"),
+    ):
+        assert output["answer"] == "the Lune"
+        assert not output["certificate"]["holds"]
+        assert said in output["certificate"]["sentence"]
+
+
+async def test_a_collection_of_a_vector_database_is_known_by_its_name() -> None:
+    name = "qdrant:http://nowhere:6333#notes"
+    assert await Resources().known_by(VanillaRagContext(corpus=name)) == name
+    live = Resources(retriever=ScriptedRetriever(QUERY, VECTORS))
+    assert await live.known_by(VanillaRagContext(corpus=name)) is None
+
+
+def test_a_file_that_a_setting_names_counts_by_its_content(tmp_path: Path) -> None:
+    one, same, other = (tmp_path / name for name in ("one.json", "same.json", "other.json"))
+    for path, text in ((one, "[1]"), (same, "[1]"), (other, "[2]")):
+        path.write_text(text)
+    cot: Any = context_type(graph_named("cot"))
+    seen = [settings_of(cot(examples=str(path)))["examples"] for path in (one, same, other)]
+    assert seen[0] == seen[1] != seen[2]
+    assert settings_of(cot(examples="3"))["examples"] == "3"
 
 
 def test_every_graph_that_answers_can_look_at_its_certainty() -> None:

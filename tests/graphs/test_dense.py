@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,16 @@ from dubito.graphs import dense
 from dubito.models.interfaces import Completion, Message, Reply, Sampling
 from dubito.resources import resources as opened_by_name
 from dubito.resources.resources import Resources
+from dubito.state.calibration import AnswerCalibration, identity, settings_of
 from dubito.state.dense import DenseContext
 from dubito.tests.graphs import dense_reference as reference
 from dubito.tests.scripted import (
+    CERTIFIED,
     QUERY,
     QUESTION,
+    THE_CORPUS,
     VECTORS,
+    KnownCorpus,
     Reader,
     ScriptedEncoder,
     ScriptedJudge,
@@ -57,6 +62,22 @@ async def measure(
     graph_input = {"question": QUESTION} if chunks is None else {"question": QUESTION, "chunks": chunks}
     state, path, _ = await walk(machine(llm, judge), graph_input, context)
     return state, path
+
+
+async def test_nothing_is_certified_of_an_answer_from_given_chunks(tmp_path: Path) -> None:
+    context = DenseContext(k=3, judge="embedded", check_determinism=False)
+    made = {"technique": "dense", "model": identity(context.llm), "settings": settings_of(context)}
+    calibration = AnswerCalibration(**made, threshold=0.6, **CERTIFIED, corpus=THE_CORPUS)
+    await asyncio.to_thread(calibration.save, tmp_path / "c.json")
+    resources = KnownCorpus(Reader(), judge=ScriptedJudge(), retriever=ScriptedRetriever(QUERY, VECTORS[:5]))
+    graph: Any = dense.build(resources).compile(name="dense")
+    settings = {"k": 3, "judge": "embedded", "check_determinism": False, "calibration": str(tmp_path / "c.json")}
+    of_the_corpus = await graph.ainvoke({"question": QUESTION}, context=settings)
+    assert of_the_corpus["certificate"]["holds"]
+    given = await graph.ainvoke({"question": QUESTION, "chunks": ["mine"]}, context=settings)
+    assert given["answer"], "it is certain enough"
+    assert not given["certificate"]["holds"]
+    assert given["certificate"]["sentence"].startswith("The chunks were given with the question")
 
 
 # --- the path and the figures ---

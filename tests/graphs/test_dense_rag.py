@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,22 @@ from dubito.models.interfaces import Vectors
 from dubito.nodes.refine import how_many_fit
 from dubito.prompts import answer, passage
 from dubito.resources.resources import Resources
+from dubito.state.calibration import AnswerCalibration, identity, settings_of
 from dubito.state.dense_rag import DenseRagContext
 from dubito.state.mixins import CorpusContext
 from dubito.state.records import Chunk
 from dubito.tests.graphs import dense_reference as reference
-from dubito.tests.scripted import QUESTION, Reader, ScriptedEncoder, ScriptedJudge, ScriptedRetriever, unit, walk
+from dubito.tests.scripted import (
+    CERTIFIED,
+    QUESTION,
+    THE_CORPUS,
+    Reader,
+    ScriptedEncoder,
+    ScriptedJudge,
+    ScriptedRetriever,
+    unit,
+    walk,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
@@ -193,6 +205,17 @@ async def test_given_chunks_with_an_uncertain_answer_give_way_to_the_corpus_chun
     assert ran.path == [*RECHUNKED, "give_best_answer"]
     assert [record["chunking"] for record in ran.rounds] == ["given", DenseRagContext().rechunker]
     assert ran.texts == ["s0", "s1", "s2"]
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+async def test_nothing_is_certified_of_an_answer_that_began_with_given_chunks(tmp_path: Path, adaptive: bool) -> None:
+    context = DenseRagContext(k=3, judge="embedded", adaptive=adaptive)
+    made = {"technique": "dense_rag", "model": identity(context.llm), "settings": settings_of(context)}
+    calibration = AnswerCalibration(**made, threshold=0.6, **CERTIFIED, corpus=THE_CORPUS)
+    await asyncio.to_thread(calibration.save, tmp_path / "c.json")
+    ran = await run(Story(), given=["mine 0"], adaptive=adaptive, calibration=str(tmp_path / "c.json"))
+    assert not ran.state["certificate"]["holds"]
+    assert ran.state["certificate"]["sentence"].startswith("The chunks were given with the question")
 
 
 async def test_a_certain_answer_from_given_chunks_ends_the_run() -> None:

@@ -20,7 +20,9 @@ from dubito.tests.scripted import (
     DIFFER,
     QUERY,
     QUESTION,
+    THE_CORPUS,
     VECTORS,
+    KnownCorpus,
     Rungs,
     ScriptedChat,
     ScriptedJudge,
@@ -33,7 +35,7 @@ TWO = {"rungs": "cot,vanilla_rag", "answer_samples": 2, "k": 1}
 
 def opened(llm: ScriptedChat) -> Resources:
     judge = ScriptedJudge(lambda one, other: one == other)
-    return Resources(llm, retriever=ScriptedRetriever(QUERY, VECTORS), judge=judge)
+    return KnownCorpus(llm, retriever=ScriptedRetriever(QUERY, VECTORS), judge=judge)
 
 
 async def run(llm: ScriptedChat, **settings: Any) -> tuple[dict[str, Any], list[str]]:
@@ -150,7 +152,7 @@ async def calibrated(
         settings=settings_of(context),
         threshold=1.0,
         thresholds=thresholds,
-        **CERTIFIED | (more or {}),
+        **CERTIFIED | {"corpus": THE_CORPUS} | (more or {}),
     )
     await asyncio.to_thread(made.save, folder / "c.json")
     return str(folder / "c.json")
@@ -162,6 +164,10 @@ async def test_a_calibration_has_a_threshold_for_each_rung_and_may_leave_one_out
     assert nodes == ["prepare", "cot", "assess", "conclude"], "entropy log 2 = 0.69 is certain enough"
     assert state["certificate"]["holds"]
     assert state["certificate"]["sentence"].startswith("At most 20% of the answers given are wrong")
+    unknown = await calibrated(tmp_path, {"cot": 0.7, "vanilla_rag": 0.0}, more={"corpus": None})
+    state, _ = await run(Rungs(), calibration=unknown)
+    assert not state["certificate"]["holds"]
+    assert "does not say which corpus" in state["certificate"]["sentence"]
     without = await calibrated(tmp_path, {"cot": None, "vanilla_rag": 0.0})
     state, nodes = await run(Rungs(), calibration=without)
     assert nodes == ["prepare", "vanilla_rag", "assess", "conclude"]

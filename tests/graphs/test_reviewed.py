@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dubito.errors import UserFault
 from dubito.graphs import reviewed
-from dubito.resources.resources import Resources
-from dubito.tests.scripted import QUERY, QUESTION, VECTORS, Reader, ScriptedJudge, ScriptedRetriever
+from dubito.state.calibration import AnswerCalibration, identity, settings_of
+from dubito.state.dense import DenseContext
+from dubito.tests.scripted import (
+    CERTIFIED,
+    QUERY,
+    QUESTION,
+    THE_CORPUS,
+    VECTORS,
+    KnownCorpus,
+    Reader,
+    ScriptedJudge,
+    ScriptedRetriever,
+)
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
@@ -26,7 +39,7 @@ def wavering(texts: Any) -> str:
 
 def machine(llm: Reader | None = None) -> Any:
     retriever = ScriptedRetriever(QUERY, VECTORS[:5])
-    opened = Resources(llm=llm or Reader(answer=wavering), judge=ScriptedJudge(), retriever=retriever)
+    opened = KnownCorpus(llm=llm or Reader(answer=wavering), judge=ScriptedJudge(), retriever=retriever)
     return reviewed.build("dense", opened).compile(checkpointer=InMemorySaver())
 
 
@@ -64,6 +77,36 @@ async def test_an_uncertain_answer_is_shown_with_its_evidence_and_accepted() -> 
     assert (state["answer"], state["certain"]) == (shown["answer"], False)
     assert state["decisions"] == [{"action": "accept"}]
     assert await nodes(graph) == ["begin_review", "dense", "review"]
+
+
+async def calibrated(folder: Path) -> dict[str, Any]:
+    """The settings with a calibration that withholds what DENSE is not certain of."""
+    context = DenseContext(**CONTEXT)
+    made = {"technique": "dense", "model": identity(context.llm), "settings": settings_of(context)}
+    calibration = AnswerCalibration(**made, threshold=0.2, **CERTIFIED, corpus=THE_CORPUS)
+    await asyncio.to_thread(calibration.save, folder / "c.json")
+    return {**CONTEXT, "calibration": str(folder / "c.json")}
+
+
+async def test_an_answer_that_a_calibration_withholds_is_shown_and_accepted_without_a_promise(tmp_path: Path) -> None:
+    graph, settings = machine(), await calibrated(tmp_path)
+    state = await graph.ainvoke(ASKED, THREAD, context=settings)
+    (shown,) = state["__interrupt__"]
+    assert (state["answer"], state["abstained"]) == ("", True)
+    assert shown.value["answer"] == state["withheld_answer"] != ""
+    state = await graph.ainvoke(Command(resume={"action": "accept"}), THREAD, context=settings)
+    assert (state["answer"], state["withheld_answer"], state["abstained"]) == (shown.value["answer"], "", False)
+    assert not state["certificate"]["holds"]
+    assert state["certificate"]["sentence"].startswith("A person accepted the answer")
+
+
+async def test_nothing_is_certified_of_an_answer_from_a_persons_chunks(tmp_path: Path) -> None:
+    graph, settings = machine(), await calibrated(tmp_path)
+    await graph.ainvoke(ASKED, THREAD, context=settings)
+    state = await graph.ainvoke(Command(resume={"action": "answer", "chunks": SURE}), THREAD, context=settings)
+    assert state["answer"] == "the Lune"
+    assert not state["certificate"]["holds"]
+    assert state["certificate"]["sentence"].startswith("The chunks were given with the question")
 
 
 async def test_a_person_stops_the_run() -> None:

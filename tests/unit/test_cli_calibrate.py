@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dubito.cli import app, calibrating
+from dubito.cli import app, calibrating, evaluating
 from dubito.cli.ask_many import Bar
 from dubito.errors import ModelFault, UserFault
 from dubito.evals.answer_calibration import hash_of
@@ -22,7 +22,7 @@ from dubito.resources.resources import Resources
 from dubito.state.calibration import AnswerCalibration, percent
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.json_lines import write_lines
-from dubito.tests.scripted import ListedRetriever, ScriptedChat, ScriptedEncoder, ScriptedJudge
+from dubito.tests.scripted import KnownCorpus, ListedRetriever, ScriptedChat, ScriptedEncoder, ScriptedJudge
 from dubito.uncertainty import risk_control
 from rich.console import Console
 from typer.testing import CliRunner
@@ -96,6 +96,145 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Use:
         return llm
 
     return use
+
+
+@pytest.fixture
+def read_corpora(monkeypatch: pytest.MonkeyPatch) -> Use:
+    """The same, but the corpus is read; called again, as a new process would read it."""
+
+    def use(given: Sequence[Case]) -> Model:
+        llm = Model(given={case.question: case for case in given})
+
+        def opened(*_: Any) -> Resources:
+            return Resources(llm, ScriptedEncoder(), judge=ScriptedJudge())
+
+        monkeypatch.setattr(resources, "_shared", opened())
+        monkeypatch.setattr(evaluating, "resources_with_memory", opened)
+        return llm
+
+    return use
+
+
+SEARCH = ["--set", "first_stage=bm25", "--set", "uncertainty=disagreement"]
+
+
+def corpus(folder: Path, word: str) -> Path:
+    texts = [{"id": str(i), "title": f"t{i}", "text": f"The {word} passage about thing {i}."} for i in range(5)]
+    return write_lines(folder / "notes.jsonl", texts)
+
+
+def run_json(*arguments: str) -> dict[str, Any]:
+    """What a command prints as JSON."""
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    return {"exit_code": done.exit_code, **json.loads(done.stdout)}
+
+
+def test_answers_from_a_corpus_that_has_changed_are_asked_anew(tmp_path: Path, read_corpora: Use) -> None:
+    given = cases(40)
+    command = ["calibrate", "vanilla_rag", str(write(tmp_path, given)), "--out", str(tmp_path / "c.json")]
+    command += ["--keep", "0.9", "--corpus", str(corpus(tmp_path, "old")), *SEARCH]
+    ask = ["ask", "What is thing 3?", "--calibration", str(tmp_path / "c.json")]
+    read_corpora(given)
+    before = run_json(*command)
+    assert run_json(*ask)["certificate"]["holds"]
+    corpus(tmp_path, "new")
+    llm = read_corpora(given)
+    assert "made with another corpus" in run_json(*ask)["error"]["message"]
+    after = run_json(*command)
+    assert len(llm.questions) == 40
+    assert after["corpus"] != before["corpus"]
+    assert run_json(*ask)["certificate"]["holds"]
+    corpus(tmp_path, "old")
+    again = read_corpora(given)
+    assert run_json(*command)["corpus"] == before["corpus"]
+    assert again.questions == [], "the first answers are kept"
+
+
+def test_an_evaluation_keeps_which_corpus_its_answers_are_from(tmp_path: Path, read_corpora: Use) -> None:
+    given = cases(40)
+    run = str(tmp_path / "run")
+    read_corpora(given)
+    evaluation = ["eval", "vanilla_rag", "--dataset", str(write(tmp_path, given)), "--out", run]
+    done = CliRunner().invoke(app, [*evaluation, "--corpus", str(corpus(tmp_path, "old")), *SEARCH])
+    assert done.exit_code == 0, done.output
+    corpus(tmp_path, "new")
+    read_corpora(given)
+    calibration = tmp_path / "c.json"
+    assert (
+        CliRunner().invoke(app, ["calibrate", "vanilla_rag", run, "--keep", "0.9", "--out", str(calibration)]).exit_code
+        == 0
+    )
+    ask = ["ask", "What is thing 3?", "--calibration", str(calibration)]
+    assert "made with another corpus" in run_json(*ask)["error"]["message"]
+    corpus(tmp_path, "old")
+    read_corpora(given)
+    assert run_json(*ask)["certificate"]["holds"]
+
+
+def test_the_pooled_corpus_of_an_evaluation_is_known_again(tmp_path: Path, read_corpora: Use) -> None:
+    given = cases(40)
+    questions = [
+        {
+            "_id": str(i),
+            "question": case.question,
+            "answer": f"name{i}",
+            "context": [[f"t{i}", [f"A passage about thing {i}."]]],
+            "supporting_facts": [[f"t{i}", 0]],
+        }
+        for i, case in enumerate(given)
+    ]
+    (tmp_path / "dev.json").write_text(json.dumps(questions))
+    read_corpora(given)
+    dataset = f"hotpotqa:{tmp_path / 'dev.json'}"
+    out = ["--out", str(tmp_path / "c.json")]
+    calibration = ["--calibration", str(tmp_path / "c.json")]
+    for made_from, holds in (("pooled", True), ("own", False)):
+        run = str(tmp_path / made_from)
+        done = CliRunner().invoke(
+            app, ["eval", "vanilla_rag", "--dataset", dataset, "--corpus", made_from, "--out", run, *SEARCH]
+        )
+        assert done.exit_code == 0, done.output
+        said = CliRunner().invoke(app, ["calibrate", "vanilla_rag", run, "--keep", "0.9", *out])
+        assert said.exit_code == 0, said.output
+        assert ("The certificate will not hold." in " ".join(said.stdout.split())) is not holds
+        corpus_of_ask = [] if holds else ["--corpus", str(corpus(tmp_path, "other"))]
+        output = run_json("ask", "What is thing 3?", *calibration, *corpus_of_ask)
+        assert output["certificate"]["holds"] is holds
+
+
+def test_an_evaluation_goes_on_with_the_corpus_that_it_was_begun_with_alone(tmp_path: Path, read_corpora: Use) -> None:
+    given = cases(4)
+    run = tmp_path / "run"
+    read_corpora(given[:3])  # the fourth fails
+    evaluation = ["eval", "vanilla_rag", "--dataset", str(write(tmp_path, given)), "--out", str(run)]
+    CliRunner().invoke(app, [*evaluation, "--corpus", str(corpus(tmp_path, "old")), *SEARCH])
+    corpus(tmp_path, "new")
+    resumed = ["eval", "--resume", str(run), "--retry-failed"]
+    read_corpora(given)
+    assert "is no longer the one that" in run_json(*resumed)["error"]["message"]
+    corpus(tmp_path, "old")
+    read_corpora(given)
+    assert run_json(*resumed)["exit_code"] == 0
+
+
+def test_a_check_is_of_the_same_corpus_and_the_same_rule_for_right_answers(tmp_path: Path, read_corpora: Use) -> None:
+    given = [*cases(40), *(Case(f"What is thing {i}?", f"name{i} indeed", 10, right=True) for i in range(40, 60))]
+    found = ["calibrate", "vanilla_rag", str(write(tmp_path, given)), *SEARCH, "--corpus"]
+    read_corpora(given)
+    made = run_json(
+        *found, str(corpus(tmp_path, "old")), "--keep", "0.9", "--right", "exact", "--out", str(tmp_path / "c.json")
+    )
+    assert made["right"] == "exact"
+    check = ["--check", str(tmp_path / "c.json"), "--out", str(tmp_path / "new.json")]
+    checked = run_json(*found, str(tmp_path / "notes.jsonl"), *check)
+    assert checked["right"] == sum(case.right for case in given[:40]), "by the calibration's rule"
+    asked_by = read_corpora(given)
+    other_rule = run_json(*found, str(tmp_path / "notes.jsonl"), *check, "--right", "f1:0.5")
+    assert "counts answers as right by exact, not f1:0.5: leave --right out" in other_rule["error"]["message"]
+    (tmp_path / "b").mkdir()
+    other_corpus = run_json(*found, str(corpus(tmp_path / "b", "other")), *check)
+    assert "was made with another corpus" in other_corpus["error"]["message"]
+    assert asked_by.questions == []
 
 
 def write(folder: Path, given: Sequence[Case]) -> Path:
@@ -288,9 +427,12 @@ def test_the_file_is_what_was_printed_and_loads_for_these_settings_alone(tmp_pat
     assert sorted(file.name for file in tmp_path.iterdir()) == ["c.json", "c.questions.sqlite", "q.jsonl"]
 
 
-def test_ask_takes_the_graph_and_the_settings_of_the_calibration(tmp_path: Path, use: Use) -> None:
+def test_ask_takes_the_graph_and_the_settings_of_the_calibration(
+    tmp_path: Path, use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = cases(40)
     use(given)
+    monkeypatch.setattr(Resources, "known_by", KnownCorpus.known_by)
     write(tmp_path, given)
     assert calibrate(tmp_path, answer_temperature=0.7).exit_code == 0
     calibration = ["--calibration", str(tmp_path / "c.json")]

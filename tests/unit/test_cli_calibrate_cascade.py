@@ -225,6 +225,29 @@ def test_a_rung_that_failed_passes_the_question_on(tmp_path: Path) -> None:
     assert (kept["answered"], kept["errors"]) == (expected["answered"], expected["errors"])
 
 
+def test_rungs_that_answered_from_different_corpora_are_no_cascade(tmp_path: Path) -> None:
+    one, other = str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")
+
+    def evaluated(name: str, corpora: Sequence[str], **about: Any) -> Any:
+        placed = [
+            replace(each, context={**each.context, "corpus": at}) for each, at in zip(systems(), corpora, strict=True)
+        ]
+        where = [replace(question, corpus="") for question in questions()]
+        made(tmp_path / name, placed, where, outcomes(), corpus=None, **about)[1].close()
+        return json.loads(calibrate(tmp_path / name).stdout)
+
+    said = (
+        f"The rungs of a cascade answer from one corpus, and those in '{tmp_path / 'unknown'}' from {one} and {other}"
+    )
+    assert said in evaluated("unknown", [one, other])["error"]["message"]
+    unlike = evaluated("unlike", [one, other], known_by={"plain": "x", "diverse": "y"})
+    assert "answer from one corpus" in unlike["error"]["message"]
+    alike = evaluated("alike", [one, other], known_by={"plain": "x", "diverse": "x"})
+    assert alike["corpus"] == "x"
+    chunked_twice = evaluated("cut", [one, one], known_by={"plain": "x", "diverse": "y"})
+    assert chunked_twice["corpus"] == "x", "the first rung's chunks"
+
+
 REFUSED = [
     (["--plan", "0.5"], "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --plan"),
     (["--set", "rungs=vanilla_rag"], "A cascade has two rungs or more: evaluate several of cot, vanilla_rag,"),
