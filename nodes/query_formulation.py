@@ -53,7 +53,7 @@ def tokens_before(completion: Completion, end: int) -> Sequence[Token]:
         return completion.tokens
     ends = list(accumulate(len(token.text) for token in completion.tokens))
     overlapping = zip(completion.tokens, [0, *ends], ends, strict=False)
-    return [token for token, first, last in overlapping if first < offset + end and last >= offset]
+    return [token for token, first, last in overlapping if first < offset + end and (first >= offset or last > offset)]
 
 
 def _by_character(completion: Completion) -> list[float]:

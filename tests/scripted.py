@@ -49,7 +49,9 @@ Answerer = Callable[[str, str], str | Completion]
 """(system text, last user text) → reply."""
 
 
-ASKING = [answer.messages("", chunks)[0] for chunks in ([], [{"id": "", "doc_id": "", "title": "", "text": ""}])]
+_A_CHUNK: Chunk = {"id": "", "doc_id": "", "title": "", "text": ""}
+
+ASKING = [answer.messages("", chunks)[0] for chunks in ([], [_A_CHUNK])]
 """The system's turn of the prompt for an answer, without passages and with them."""
 
 

@@ -20,6 +20,7 @@ from dubito.presenters.presenter import (
 )
 from dubito.presenters.reasoning import STOP_REASONS
 from dubito.resources.resources import Resources
+from dubito.state.baselines import FlareContext
 from dubito.state.context import BaseContext
 from dubito.state.reasoning import ReasoningContext, SearchingContext, StopReason
 from dubito.state.seakr import SeaKRContext
@@ -117,6 +118,13 @@ def test_a_u_that_is_unknown_and_one_that_is_not_needed(tmp_path: Path) -> None:
     settings = SeaKRContext(retrieval_threshold="-6", max_docs=1, self_aware_retrieval=False)
     not_needed = reasoned("seakr", settings, llm, tmp_path)
     assert summary(not_needed, "pseudo_generate") == StepSummary(LAST)
+
+
+def test_flare_may_keep_what_an_earlier_sentence_was_written_with(tmp_path: Path) -> None:
+    said = through(doubted(SAID, Ada=0.1), doubted(NEXT, Kirkby=0.1), LAST)
+    run = reasoned("flare", FlareContext(passages="current"), Reasoner(step=said), tmp_path, lambda query: ["a"])
+    assert [summary(run, "search_snippets", number).words for number in (0, 1)] == ["1 snippet"] * 2
+    assert [summary(run, "keep_snippets", number).words for number in (0, 1)] == ["keeps Ta"] * 2
 
 
 def test_a_query_that_was_searched_for_before(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from dubito.models.interfaces import Completion, Token
-from dubito.nodes.query_formulation import content_words, first_sentence, query_from, words_of
+from dubito.nodes.query_formulation import content_words, first_sentence, query_from, tokens_before, words_of
 from dubito.state.reasoning import Word
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,6 +245,14 @@ def test_without_a_word_left_the_query_is_the_questions_content_words(drafted: s
 @pytest.mark.parametrize("question", ["Who was it?", "???", "is it"])
 def test_without_content_words_the_query_is_the_question(question: str) -> None:
     assert query_from([], 0.1, question, []) == question
+
+
+def test_the_tokens_before_a_place_are_those_that_overlap_the_text_up_to_it() -> None:
+    pieces = [("so ", 0.9), ("Ada", 0.8), ("", 0.7), (" left. S", 0.6), ("he", 0.5)]
+    spelt = Completion("Ada left. She", "stop", reply("", *pieces).tokens)
+    assert [token.text for token in tokens_before(spelt, 9)] == ["Ada", "", " left. S"]
+    assert [token.text for token in tokens_before(spelt, 3)] == ["Ada"]
+    assert len(tokens_before(reply("other", *pieces), 3)) == 5, "they do not spell the text"
 
 
 def test_content_words() -> None:
