@@ -45,6 +45,9 @@ EXTRAS = [
     "vllm",
 ]
 
+EMBEDDED = "embedded"
+EMBEDDED_CHAT, EMBEDDED_ENCODER = "embedded chat", "embedded encoder"
+
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*extra == ['"](?P<extra>\w+)['"]""")
 
 LIST_MODELS_S = 10.0
@@ -53,7 +56,7 @@ LIST_MODELS_S = 10.0
 
 @dataclass(frozen=True)
 class Check:
-    """One line. needed: the embedded default cannot run without it."""
+    """One line. needed: the models that are checked cannot run without it."""
 
     name: str
     state: Literal["ok", "missing", "failed"]
@@ -62,18 +65,38 @@ class Check:
     needed: bool = False
 
 
-def default_can_run(checks: Sequence[Check]) -> bool:
-    """Is every check ok that the embedded default needs?"""
+def can_run(checks: Sequence[Check]) -> bool:
+    """Is every check ok that is needed?"""
     return all(check.state == "ok" for check in checks if check.needed)
 
 
+def verdict(checks: Sequence[Check], llm: str | None, encoder: str | None) -> str:
+    """What was checked, and whether it can run; in a sentence or two. llm, encoder: as for `all_checks`."""
+    named = [f"{what} {name}" for what, name in (("chat model", llm), ("encoder", encoder)) if name]
+    subject = f"The {' with the '.join(named)}" if named else "The embedded default"
+    if not can_run(checks):
+        return f"{subject} cannot run yet: repair the missing and failed lines above."
+    states = {check.name: check.state for check in checks}
+    if encoder is None and states[EMBEDDED_ENCODER] != "ok":
+        return f"{subject} can run. There is no encoder, which most graphs search with: name one in --encoder."
+    if llm is None and states[EMBEDDED_CHAT] != "ok":
+        return f"{subject} can run. There is no chat model: name one in --llm."
+    return f'{subject} can run: dubito ask "..."'
+
+
 def all_checks(llm: str | None, encoder: str | None) -> Iterator[Check]:
-    """Run every check; the given chat model and encoder are called."""
+    """Run every check; the given chat model and encoder are called.
+
+    What they need is needed; if neither is given, what the embedded default needs.
+    """
+    names = [name for name in (llm, encoder) if name] or [EMBEDDED]
+    is_default = not (llm or encoder)
     yield Check("dubito", "ok", f"{__version__}, in {Path(__file__).parents[1]}")
     yield _python()
-    yield from _extras()
-    yield _guarded("embedded chat", lambda: f"weights in {smollm2_gguf()}", needed=True)
-    yield _guarded("embedded encoder", lambda: f"weights in {minilm_folder()}", needed=True)
+    yield from _extras(needs_local=any(server_of(name) is None and not name.startswith("engine:") for name in names))
+    needs_chat, needs_encoder = is_default or llm == EMBEDDED, is_default or encoder == EMBEDDED
+    yield _guarded(EMBEDDED_CHAT, lambda: f"weights in {smollm2_gguf()}", needed=needs_chat)
+    yield _guarded(EMBEDDED_ENCODER, lambda: f"weights in {minilm_folder()}", needed=needs_encoder)
     yield _guarded("GPU", _gpu, remedy="install a torch that fits this machine, or run without a GPU")
     yield _guarded("cache folder", _cache, needed=True, remedy="set DUBITO_CACHE_DIR to a folder that can be written")
     yield _guarded("sample corpus", _sample, needed=True, remedy="install dubito again")
@@ -81,7 +104,7 @@ def all_checks(llm: str | None, encoder: str | None) -> Iterator[Check]:
     if llm:
         yield from _chat_model(llm)
     if encoder:
-        yield _guarded("encoder", lambda: run_in_background(_try_encoder(encoder)), needed=encoder == "embedded")
+        yield _guarded("encoder", lambda: run_in_background(_try_encoder(encoder)), needed=True)
 
 
 def _guarded(name: str, detail: Callable[[], str], *, needed: bool = False, remedy: str = "") -> Check:
@@ -102,8 +125,8 @@ def _python() -> Check:
     return Check("Python", "failed", version, "use Python 3.11, 3.12 or 3.13", needed=True)
 
 
-def _extras() -> Iterator[Check]:
-    """One check per extra: are the packages of dubito's metadata installed?"""
+def _extras(*, needs_local: bool) -> Iterator[Check]:
+    """One check per extra: are the packages of dubito's metadata installed? needs_local: are models run here?"""
     packages: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
     if not _installed("dubito"):
         yield Check("extras", "failed", "dubito itself is not installed", install_command("dubito"), needed=True)
@@ -113,7 +136,7 @@ def _extras() -> Iterator[Check]:
             packages[match["extra"]].append(match["name"])
     for extra, names in packages.items():
         absent = [name for name in names if not _installed(name)]
-        needed = extra == "local"
+        needed = needs_local and extra == "local"
         if absent:
             detail = f"not installed: {', '.join(absent)}"
             yield Check(f"extra {extra}", "missing", detail, extra_command(extra), needed)
@@ -177,17 +200,16 @@ def _langgraph_json() -> Check:
 
 
 def _chat_model(name: str) -> Iterator[Check]:
-    needed = name == "embedded"
     if (address := server_of(name)) is not None:
         remedy = "check that the server runs and that this is its URL, as in http://host:8000/v1"
         checks = [
-            _guarded("chat server", partial(run_in_background, _served(url)), remedy=remedy)
+            _guarded("chat server", partial(run_in_background, _served(url)), needed=True, remedy=remedy)
             for url in each_url(address.partition("#")[0])
         ]
         yield from checks
         if any(check.state != "ok" for check in checks):
             return
-    yield _guarded("chat model", lambda: run_in_background(_try_chat(name)), needed=needed)
+    yield _guarded("chat model", lambda: run_in_background(_try_chat(name)), needed=True)
 
 
 async def _served(url: str) -> str:

@@ -28,17 +28,20 @@ def doctor(
 ) -> None:
     """Check the installation: installed extras, weights, GPU, cache folder and models, those configured too.
 
-    The exit code is 0 if the embedded default models can run, else 1.
+    The exit code is 0 if the models that are named or configured can run, else 1. Without one it is about the embedded
+    models.
     """
+    from ..state.context import PRESET  # noqa: PLC0415 - keeps `--help` quick
     from ..state.mixins import EncoderContext  # noqa: PLC0415 - keeps `--help` quick
-    from .checks import all_checks, default_can_run  # noqa: PLC0415 - keeps `--help` quick
+    from .checks import all_checks, can_run, verdict  # noqa: PLC0415 - keeps `--help` quick
 
     with working("checking ...", as_json=as_json):
-        configured = {name: str(found.value) for name, found in EncoderContext.configured().items()}
-        checks = list(all_checks(llm or configured.get("llm"), encoder or configured.get("encoder")))
-    can_run = default_can_run(checks)
+        found = {name: str(one.value) for name, one in EncoderContext.configured().items()}
+        configured = {name: value for name, value in found.items() if value != PRESET}
+        names = llm or configured.get("llm"), encoder or configured.get("encoder")
+        checks = list(all_checks(*names))
     if as_json:
-        print_json({"ok": can_run, "checks": [vars(check) for check in checks]})
+        print_json({"ok": can_run(checks), "checks": [vars(check) for check in checks]})
     else:
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
@@ -55,9 +58,6 @@ def doctor(
             table.add_row(Text(check.name), Text(check.state, STYLES[check.state]), detail)
         show(screen, table)
         screen.print()
-        if can_run:
-            screen.print('The embedded default can run: dubito ask "..."')
-        else:
-            screen.print("The embedded default cannot run yet: repair the missing and failed lines above.")
-    if not can_run:
+        screen.print(Text(one_line(verdict(checks, *names))))
+    if not can_run(checks):
         raise typer.Exit(1)

