@@ -131,6 +131,10 @@ def _without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def open_encoder(name: str) -> Letters:
         return Letters(encoder(name).name)
 
+    async def served(url: str) -> str:
+        return f"{url} answers"
+
+    monkeypatch.setattr(checks, "_served", served)
     monkeypatch.setattr(resources, "_shared", None)
     for module in (resources, checks):
         monkeypatch.setattr(module, "open_chat_model", open_chat_model)
