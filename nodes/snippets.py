@@ -11,6 +11,7 @@ from .reasoning import draft_of, step_prompt
 from .uncertainty_estimators import continue_with_uncertainty
 
 NO_STEP = "No snippet leads to a step; the step stands as it was drafted."
+CUT = "Only {kept} of the {found} snippets that the first search found are kept: max_docs allows no more."
 
 
 async def formulate_query(state: ReasoningState, context: SeaKRContext, resources: Resources) -> ReasoningState:
@@ -114,7 +115,8 @@ async def _measured_draft(state: SeaKRState, context: SeaKRContext, resources: R
 async def keep_snippets(state: ReasoningState, context: SearchingContext, resources: Resources) -> ReasoningState:
     """Keep the snippets of the search, as many as may be kept; `write_step` then writes the step with them.
 
-    A snippet that was kept for an earlier step enters the knowledge once.
+    A snippet that was kept for an earlier step enters the knowledge once. A warning says if `max_docs` keeps fewer than
+    a search finds from the first search on.
     """
     known = {chunk["id"] for chunk in state["knowledge"]}
     new = [chunk for chunk in state["snippets"] if chunk["id"] not in known][: context.documents() - len(known)]
@@ -122,7 +124,12 @@ async def keep_snippets(state: ReasoningState, context: SearchingContext, resour
     best = [chunk["id"] for chunk in state["snippets"] if chunk["id"] in ids]
     if not best:
         return {"kept": None}
-    return {"kept": {"chunk_ids": best, "rationale": "", "uncertainty": None}, "knowledge": new}
+    cut = not known and len(new) < len(state["snippets"])
+    return {
+        "kept": {"chunk_ids": best, "rationale": "", "uncertainty": None},
+        "knowledge": new,
+        "warnings": [CUT.format(kept=len(new), found=len(state["snippets"]))] if cut else [],
+    }
 
 
 async def _without_unlikely_words(state: ReasoningState, max_uncertainty: float, *, spare_known: bool = True) -> str:

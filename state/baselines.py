@@ -1,12 +1,12 @@
 """States and contexts of the baselines of SeaKR: `ircot`, `flare` and `iter_retgen`."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from .capability import Capability
-from .context import PRESET, UNCHECKED, Presets, unused_with
+from .context import PRESET, Presets, unused_with
 from .flow import Answered, Flow
 from .mixins import CitingContext, ExamplesContext, FirstStage, ReasoningTokens, SearchContext, UnitInterval
 from .reasoning import FoundAgain, MaxDocs, SearchingContext
@@ -42,15 +42,6 @@ class FlareContext(SearchingContext):
     )
 
     found_again: FoundAgain = Field(default="replace", json_schema_extra=unused_with(passages=["current"]))
-
-    @model_validator(mode="after")
-    def _keeps_a_whole_search(self, info: ValidationInfo) -> Self:
-        if info.context is not UNCHECKED and self.k > self.max_docs > 0:
-            raise ValueError(
-                f"k is {self.k} and max_docs is {self.max_docs}, so that no search could add k snippets: set max_docs "
-                f"to at least {self.k}, or a smaller k"
-            )
-        return self
 
     def shows_collected(self) -> bool:
         """Is a step written from the snippets of earlier steps, too?"""

@@ -15,7 +15,6 @@ from dubito.errors import CapabilityMissing, UserFault
 from dubito.graphs import cot, flare, ircot, iter_retgen
 from dubito.models.interfaces import Completion, Sampling, Token
 from dubito.resources.resources import Resources
-from dubito.state.baselines import FlareContext
 from dubito.tests.scripted import (
     QUESTION,
     Asked,
@@ -414,10 +413,17 @@ async def test_flare_may_search_for_the_same_again() -> None:
     assert ran.evidence == ["a", "b"]
 
 
-async def test_flare_refuses_to_add_more_snippets_than_it_may_keep() -> None:
-    with pytest.raises(UserFault, match=r"k is 4 and max_docs is 3, .*: set max_docs to at least 4, or a smaller k"):
-        FlareContext(k=4)
-    assert FlareContext(k=4, max_docs=0).documents() == 0
+@pytest.mark.parametrize(
+    ("k", "warnings"),
+    [
+        (3, []),
+        (4, ["Only 3 of the 4 snippets that the first search found are kept: max_docs allows no more."]),
+    ],
+)
+async def test_flare_says_if_it_may_not_keep_what_a_search_finds(k: int, warnings: list[str]) -> None:
+    ran = await run(flare, Reasoner(step=lambda shown, rationales: LAST if shown else ""), k=k)
+    assert ran.evidence == ["a", "b", "c"]
+    assert ran.state["warnings"] == warnings
 
 
 @pytest.mark.parametrize("max_docs", [0, 1])
