@@ -20,13 +20,18 @@ QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bri
 # ones (tests/unit).
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: ask test check format lint types floors pyright extras generated generate bench chaos fuzz site versions clean
+.PHONY: ask test alone beside check format lint types floors pyright extras generated generate bench chaos fuzz site versions clean
 
 ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
 	$(BIN)/dubito ask "$(QUESTION)"
 
-test: $(VENV)/.dev ## set everything up and run the tests
-	$(BIN)/pytest -m alone tests/unit
+test: alone ## set everything up and run the tests
+	$(MAKE) --no-print-directory beside
+
+alone: $(VENV)/.dev ## the tests that measure time: run nothing beside them
+	$(BIN)/pytest -m alone $$(grep -rl pytest.mark.alone tests/unit)
+
+beside: $(VENV)/.dev ## all other tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(PARALLEL) -m "not alone"
 
 check: lint types floors generated ## everything that looks at the code without running it

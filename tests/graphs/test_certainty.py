@@ -78,9 +78,9 @@ async def run(
     return output, path
 
 
-async def calibrated(folder: Path, threshold: float = 0.6, corpus: str | None = THE_CORPUS) -> str:
+async def calibrated(folder: Path, threshold: float = 0.6, corpus: str | None = THE_CORPUS, **settings: Any) -> str:
     """A calibration file for plain RAG."""
-    context = VanillaRagContext(**SAMPLED, judge="embedded")  # what auto takes
+    context = VanillaRagContext(**SAMPLED, **settings, judge="embedded")  # what auto takes
     made = AnswerCalibration(
         technique="vanilla_rag",
         model=identity(context.llm),
@@ -281,8 +281,9 @@ async def test_another_corpus_is_refused_and_the_same_one_elsewhere_is_not(tmp_p
         await asyncio.to_thread((tmp_path / f"{name}.jsonl").write_text, record)
     opened = Resources(Sampled(), judge=ScriptedJudge(means_the_same))
     graph: Any = vanilla_rag.build(opened).compile(name="vanilla_rag")
-    sha = await opened.chunks_sha256(VanillaRagContext(corpus=str(tmp_path / "one.jsonl")))
-    settings = {**SAMPLED, "calibration": await calibrated(tmp_path, corpus=sha)}
+    sha = await opened.chunks_sha256(VanillaRagContext(corpus=str(tmp_path / "one.jsonl"), first_stage="bm25"))
+    by_words = {**SAMPLED, "first_stage": "bm25"}
+    settings = {**by_words, "calibration": await calibrated(tmp_path, corpus=sha, first_stage="bm25")}
     same = await graph.ainvoke(INPUT, context={**settings, "corpus": str(tmp_path / "same.jsonl")})
     assert same["certificate"]["holds"]
     with pytest.raises(UserFault, match="made with another corpus"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -401,6 +402,7 @@ def test_every_setting_of_every_exported_graph_explains_itself(name: str) -> Non
         )
 
 
+@cache
 def nodes_of(graph: Any) -> set[str]:
     return {node.rpartition(":")[2] for node in graph.get_graph(xray=True).nodes}
 
