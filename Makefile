@@ -106,5 +106,5 @@ $(VENV)/.local: $(VENV)/.base pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.base pyproject.toml
-	$(BIN)/pip install $(PIPFLAGS) -qq --editable ".[local,loaders,plots,studio,datasets,eval,qdrant,pgvector,milvus,graph,ray,trace,ui,mcp,docs,dev]"
+	$(BIN)/pip install $(PIPFLAGS) -qq --editable ".[local,loaders,plots,studio,datasets,eval,qdrant,pgvector,milvus,ray,trace,ui,mcp,docs,dev]"
 	touch $@

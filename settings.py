@@ -37,8 +37,8 @@ class Settings(BaseSettings):
     graph_exact_up_to: int = Field(
         default=50_000,
         ge=100,
-        description="The most chunks whose document graph compares every pair of them. Among more chunks pynndescent, "
-        "if it is installed, finds nearly all neighbours in a fraction of the time.",
+        description="The most chunks whose document graph compares every pair of them. Among more chunks "
+        "nearest-neighbour descent finds nearly all neighbours in a fraction of the time.",
     )
     api_key: SecretStr | None = Field(
         default=None,

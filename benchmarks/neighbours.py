@@ -3,8 +3,7 @@
     python benchmarks/neighbours.py [--sizes 10000 100000] [--index FOLDER] [--methods exact descent] [--write FILE]
 
 Vectors are random in clusters, or those of an index, recombined. Seconds are of the processor, so that other programs
-hardly change them. Needs scikit-learn and pynndescent, and Linux for the peak of memory. Every method runs in a process
-of its own.
+hardly change them. Needs scikit-learn, and Linux for the peak of memory. Every method runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ The {k} nearest others by cosine of each of N vectors of {d} dimensions{vectors}
 {warm:,} vectors that loads and compiles what it needs.
 
 - *exact*: `DocumentGraph.build`, which compares every pair.
-- *descent*: the same above `DUBITO_GRAPH_EXACT_UP_TO`: pynndescent finds {candidates} candidates for each vector, which
-  are compared again.
+- *descent*: the same above `DUBITO_GRAPH_EXACT_UP_TO`: descent finds {candidates} candidates for each vector, which are
+  compared again.
 - *scikit-learn*: `NearestNeighbors(algorithm="brute", metric="euclidean")`, exact: unit vectors rank alike by cosine
   and by distance, and this is its fastest way.
 - *memory*: the most that the process held beyond what it held before, the vectors being there already.
@@ -145,7 +144,7 @@ def recall(vectors: Vectors, rows: Rows) -> float:
 def measured(method: str, file: Path, threads: int) -> dict[str, float]:
     """What `one` gives, from a process of its own."""
     count = str(threads)
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), count)
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), count)
     command = [sys.executable, __file__, "--one", method, "--file", str(file)]
     done = subprocess.run(command, env={**os.environ, **limits}, check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

@@ -47,7 +47,6 @@ from dubito.retrieval.corpus import Corpus, Document, read_corpus
 from dubito.retrieval.document_graph import cached_graph
 from dubito.retrieval.first_stage import open_first_stage
 from dubito.retrieval.index import Index
-from dubito.retrieval.neighbours import nearly_nearest
 from dubito.state.df_rag import DFRagContext
 from dubito.state.neighbourhood import NeighbourhoodContext
 from dubito.state.records import Chunk
@@ -188,7 +187,6 @@ async def measure(
     for search in searches:
         extra: dict[str, Any] = {}
         if search == EXPLORATION:
-            nearly_nearest(index.vectors[:1000], K)  # pynndescent compiles itself
             begun = time.process_time()
             await cached_graph(index, K, cache)
             seconds[search], size[search] = time.process_time() - begun, megabytes(cache) - size["bm25"]

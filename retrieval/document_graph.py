@@ -6,18 +6,16 @@ ids, ascending, and their rows). The arrays are read memory-mapped.
 """
 
 import asyncio
-import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserFault, extra_command
+from ..errors import UserFault
 from ..models.interfaces import Encoder, are_other_weights, weights_of
 from ..settings import settings
 from ..state.records import Chunk
@@ -26,8 +24,6 @@ from .derived_files import Derived, get_or_build, read_array, read_derived
 from .index import Index
 from .index_files import sha256_of
 from .neighbours import Neighbours, Rows, best_of, improved, nearly_nearest, none_yet
-
-logger = logging.getLogger(__name__)
 
 BATCH = 1024
 """Chunks searched between two reports of progress."""
@@ -82,7 +78,7 @@ class DocumentGraph:
 
         Up to `graph_exact_up_to` chunks (of the settings) all pairs are compared: then equal vectors give equal graphs,
         and the search needs at most a few hundred megabytes beside the result. Beyond,
-        pynndescent, if it is installed, finds nearly all neighbours; it takes about as much memory as the vectors.
+        nearest-neighbour descent finds nearly all neighbours; it takes about twice the memory of the vectors.
         `UserFault` unless k is at least 1.
         """
         manifest = manifest_of(index, k)
@@ -245,23 +241,10 @@ def manifest_of(index: Index, k: int) -> GraphManifest:
         weights=index.manifest.weights,
         dimension=index.manifest.dimension,
         k=k,
-        method="descent" if _is_large(index.manifest.chunks) else "exact",
+        method="exact" if index.manifest.chunks <= settings().graph_exact_up_to else "descent",
         chunks=index.manifest.chunks,
         chunks_sha256=index.manifest.chunks_sha256,
     )
-
-
-def _is_large(chunks: int) -> bool:
-    """Whether only nearly all neighbours are searched for."""
-    if chunks <= settings().graph_exact_up_to:
-        return False
-    if not (is_there := find_spec("pynndescent") is not None):
-        logger.warning(
-            "The document graph compares every pair of %s chunks. An extra makes it in a fraction of the time: %s",
-            f"{chunks:,}",
-            extra_command("graph"),
-        )
-    return is_there
 
 
 def _of_all(progress: Progress, before: int, total: int) -> Progress:

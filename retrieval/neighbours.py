@@ -6,7 +6,6 @@ once to float32. So equal rows have equal scores, and extending a graph gives th
 rows nearest-neighbour descent finds the candidates.
 """
 
-from threading import Lock
 from typing import NamedTuple
 
 import faiss
@@ -23,6 +22,9 @@ SPARE = 8
 
 COMPARED = 4_096
 """Vectors compared in float64 at a time."""
+
+SAMPLED, REVERSED, POOL, ROUNDS = 12, 60, 40, 10
+"""Of descent, a row: new candidates and rows that have it as theirs, looked at a round; candidates kept. The rounds."""
 
 Rows = NDArray[np.int64]
 
@@ -121,19 +123,13 @@ def _error(d: int) -> float:
 def nearly_nearest(vectors: Vectors, k: int) -> Rows:
     """Nearly all of the k nearest others of every row among its k + `SPARE`, [N, k + 1 + SPARE], in any order.
 
-    By nearest-neighbour descent (Dong et al., 2011), of pynndescent. -1 stands where it finds fewer.
+    By nearest-neighbour descent (Dong et al., 2011), of FAISS.
     """
-    from pynndescent import NNDescent  # noqa: PLC0415 - an extra, which compiles itself
-
-    with _descending:
-        # its compiled functions take no read-only memory
-        descent = NNDescent(np.array(vectors), n_neighbors=k + 1 + SPARE, metric="cosine", random_state=0)
-    rows: Rows = descent.neighbor_graph[0].astype(np.int64)
-    return rows
-
-
-_descending = Lock()
-"""On some systems numba's threads serve one caller at a time."""
+    structure = faiss.IndexNNDescentFlat(vectors.shape[1], k + 1 + SPARE, faiss.METRIC_INNER_PRODUCT)
+    descent = structure.nndescent
+    descent.S, descent.R, descent.L, descent.iter = SAMPLED, REVERSED, max(POOL, k + 1 + SPARE), ROUNDS
+    structure.add(vectors)
+    return faiss.vector_to_array(descent.final_graph).reshape(len(vectors), -1).astype(np.int64)
 
 
 def best_of(vectors: Vectors, rows: Rows, candidates: Rows, k: int) -> Neighbours:

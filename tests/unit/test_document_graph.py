@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blockbuster import blockbuster_ctx
-from dubito.errors import UserFault, extra_command
+from dubito.errors import UserFault
 from dubito.models.interfaces import Vectors
 from dubito.retrieval import document_graph, neighbours
 from dubito.retrieval.document_graph import DocumentGraph, cached_graph
@@ -235,7 +235,6 @@ def exact_up_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Non
 
 
 def test_above_the_threshold_nearly_all_neighbours_are_found(exact_up_to: Callable[[int], None]) -> None:
-    pytest.importorskip("pynndescent")
     told: list[tuple[int, int]] = []
     rows = clustered(3000, 24, 30)
     rows[100:160], rows[200] = rows[0], 0.0
@@ -264,19 +263,6 @@ def test_the_best_of_given_candidates_by_hand() -> None:
     found = neighbours.best_of(rows, np.array([0, 1]), candidates, 3)
     assert found.rows.tolist() == [[3, 1, 2], [0, 3, -1]]
     np.testing.assert_allclose(found.scores, [[1, 0.6, 0], [0.6, 0.6, -np.inf]], rtol=1e-6)
-
-
-def test_without_its_extra_the_graph_is_exact_and_a_warning_says_how_to_be_faster(
-    exact_up_to: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(document_graph, "find_spec", lambda name: None)
-    exact_up_to(100)
-    rows = clustered(101, 8, 3)
-    graph = graph_of(index_of(rows), 2)
-    assert graph.manifest.method == "exact"
-    assert table_of(graph) == brute_force(rows, 2)
-    assert "compares every pair of 101 chunks" in caplog.text
-    assert extra_command("graph") in caplog.text
 
 
 def _edit(folder: Path, **changes: object) -> None:
