@@ -1,16 +1,20 @@
-"""Every notebook runs with the embedded models, shows what it promises, and is kept without outputs."""
+"""Every notebook runs, the first with the embedded chat model, shows what it promises, and is kept without outputs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dubito
 import nbformat
 import pytest
+from dubito.tests.stub_server import Stub, serving
 from nbclient import NotebookClient
 
-NOTEBOOKS = sorted((Path(dubito.__file__).parent / "examples" / "notebooks").glob("*.ipynb"))
+EXAMPLES = Path(dubito.__file__).parent / "examples"
+NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
 LIMIT_S = 240
 """Seconds a cell: a loaded machine is several times as slow."""
 
@@ -33,12 +37,27 @@ SHOWN = {
 """Words or kinds of output, in this order, of each notebook."""
 
 
+@pytest.fixture
+def models(smollm2_folder: Path) -> Iterator[dict[str, str]]:
+    """The chat model of each notebook: the embedded one, in a form that is read faster, or one that knows most answers."""
+    questions = [json.loads(line) for line in (EXAMPLES / "sample" / "questions.jsonl").open()]
+
+    def known(body: dict[str, Any]) -> str:
+        asked = body["messages"][-1]["content"]
+        answers = [question["answer"] for question in questions[1:] if question["question"] in asked]
+        return f"The final answer is: {answers[0]}." if answers else "Support: 3 of 5."
+
+    with serving(Stub(script=known)) as stub:
+        server = f"openai:{stub.url}#m"
+        yield {"quickstart": f"hf:{smollm2_folder}", "compare": server, "calibrate": server, "trace": server}
+
+
 @pytest.mark.weights
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch, smollm2_folder: Path) -> None:
+def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, str]) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("DUBITO_LLM", f"hf:{smollm2_folder}")  # the embedded model in a form that is read faster
+    monkeypatch.setenv("DUBITO_LLM", models[path.stem])
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=LIMIT_S, kernel_name="python3").execute()
     shown = json.dumps([cell.get("outputs") for cell in notebook.cells], ensure_ascii=False)
