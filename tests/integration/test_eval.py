@@ -8,16 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.cli import app
-from dubito.evals import run_folder
+from dubito.cli import app, evaluating
 from dubito.evals.on_ray import workers
-from dubito.evals.runner import run_all
 from dubito.evals.store import Store
-from dubito.models.background import run_in_background
 from dubito.tests.stub_server import Stub, serving
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -120,24 +118,29 @@ def spans_in(request: Request) -> list[Span]:
     return [span for kept in received.resource_spans for scope in kept.scope_spans for span in scope.spans]
 
 
-def test_a_cluster_of_two_workers_gives_the_same(cluster: HTTPServer, questions: Path, tmp_path: Path):
+def test_a_cluster_of_two_workers_gives_the_same(
+    cluster: HTTPServer, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shares: list[Sequence[int]] = []
+
+    @contextmanager
+    def watched(*given: Any, **how: Any) -> Iterator[Any]:
+        with workers(*given, **how) as (ask, asked):
+            yield ask, asked
+            shares.append(asked)
+
+    monkeypatch.setattr(evaluating, "workers", watched)
     with serving(Stub()) as stub:
         here = dubito(*begin(stub, questions, tmp_path / "here", "--limit", 12))
         assert here.exit_code == 0, here.output
-        run = run_folder.read(tmp_path / "here")
-        how: dict[str, Any] = {"run": run.name, "seed": run.seed, "traces": True, "memory": True}
-        with workers("auto", 2, 4, **how) as (ask, asked), Store(tmp_path / "there.sqlite", new=True) as store:
-            ways: dict[str, Any] = {"at_once": 4, "retry_failed": False, "on_end": lambda _: None}
-            run_in_background(run_all(run.tasks(), ask, store, **ways))
-            found = {(one.system, one.question): (one.output, one.error) for one in store.outcomes()}
-        assert min(asked) > 0
-        assert sum(asked) == 12
-        spans = [span for request, _ in cluster.log for span in spans_in(request)]
-        assert sum(span.name == "cot" and not span.parent_span_id for span in spans) == 12
         arguments = begin(stub, questions, tmp_path / "there", "--limit", 12, "--ray", "auto", "--workers", 2)
-        there = dubito(*arguments)
+        there = dubito(*arguments, "--at-once", 4)
         assert there.exit_code == 0, there.output
-    assert without_seconds(found) == without_seconds(table(tmp_path / "here"))
+    (asked,) = shares
+    assert min(asked) > 0
+    assert sum(asked) == 12
+    spans = [span for request, _ in cluster.log for span in spans_in(request)]
+    assert sum(span.name == "cot" and not span.parent_span_id for span in spans) == 12
     assert without_seconds(table(tmp_path / "there")) == without_seconds(table(tmp_path / "here"))
 
 

@@ -39,7 +39,7 @@ SHOWN = {
 
 @pytest.fixture
 def models(smollm2_folder: Path) -> Iterator[dict[str, str]]:
-    """The chat model of each notebook: the embedded one, in a form that is read faster, or one that knows most answers."""
+    """Each notebook's chat model: the embedded one, in a form that is read faster, or one that knows most answers."""
     questions = [json.loads(line) for line in (EXAMPLES / "sample" / "questions.jsonl").open()]
 
     def known(body: dict[str, Any]) -> str:

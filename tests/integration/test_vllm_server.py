@@ -325,7 +325,7 @@ async def test_the_calls_of_ask_are_divided_between_the_servers_of_a_name(vllm_s
             "--llm",
             f"vllm:{vllm_server.base_url},{url}#smollm2",
         ]
-        chosen = ["--set", "evaluator=choice", "--set", "max_answer_tokens=8"]
+        chosen = ["--set", "evaluator=choice", "--set", "max_answer_tokens=8", "--set", "k=2"]
         done = await asyncio.to_thread(CliRunner().invoke, app, [*words, *chosen])
     assert done.exit_code == 0, done.stderr
     assert 0 < relayed < json.loads(done.stdout)["usage"]["calls"]
