@@ -147,7 +147,7 @@ async def until(holds: Callable[[], Any]) -> None:
 async def concurrent(chat: EngineChat, watch: Watch) -> dict[str, Any]:
     """Two calls from two event loops, and one that is given up."""
     watch.steps.clear()
-    long = Sampling(max_tokens=60)
+    long = Sampling(max_tokens=30)
     texts: list[str] = []
     beside = threading.Thread(target=lambda: texts.append(asyncio.run(chat.complete(QUESTION, long)).text))
     other = asyncio.create_task(chat.complete(STORY, long))

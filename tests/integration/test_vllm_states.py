@@ -220,20 +220,20 @@ async def test_samples_come_with_the_states_at_their_ends(
     served: Served, chat: OpenAIChat, watched: Watched, reference: Reference
 ) -> None:
     assert "hidden_states" in open_chat_model(served.told["llm"]).capabilities
-    sampling = Sampling(n=6, temperature=1.0, top_p=0.9, top_k=50, max_tokens=8, seed=3)
+    sampling = Sampling(n=4, temperature=1.0, top_p=0.9, top_k=50, max_tokens=6, seed=3)
     told = await chat.introspect(STORY, sampling)
 
     prompt = reference.prompt(STORY)
     texts = [completion.text for completion in told.reply.completions]
     assert len(set(texts)) > 1
     assert told.layer == LAYER
-    assert told.states.shape == (6, 576)
+    assert told.states.shape == (4, 576)
     assert told.states.dtype == np.float32
     assert told.energies is None
     drawn = {reference.tokenizer.decode(ids[len(prompt) :]): ids for ids in watched.read_last}
     assert off(told.states, reference.states([drawn[text] for text in texts])) < TOLERANCE
     assert all(ids[: len(prompt)] == prompt for ids in watched.read_last)
-    assert all(len(completion.tokens) == 8 for completion in told.reply.completions)
+    assert all(len(completion.tokens) == 6 for completion in told.reply.completions)
     assert served.left_files() == []
 
 
@@ -263,15 +263,15 @@ async def test_an_adapters_states_are_its_own(
 async def test_neither_a_stop_string_nor_a_limit_changes_which_token_is_last(
     served: Served, chat: OpenAIChat, watched: Watched, reference: Reference
 ) -> None:
-    whole = await chat.introspect(STORY, Sampling(n=2, max_tokens=24))
+    whole = await chat.introspect(STORY, Sampling(n=2, max_tokens=12))
     ids = watched.read_last[0]
     assert len(watched.read_last) == 1  # greedy ones are equal
     assert (whole.states[0] == whole.states[1]).all()
     prompt = len(reference.prompt(STORY))
-    assert len(ids) == prompt + 24
+    assert len(ids) == prompt + 12
     stop = whole.reply.text.split()[3]
 
-    stopped = await chat.introspect(STORY, Sampling(max_tokens=24, stop=(stop,)))
+    stopped = await chat.introspect(STORY, Sampling(max_tokens=12, stop=(stop,)))
     (cut,) = watched.read_last
     assert stopped.reply.text == whole.reply.text[: whole.reply.text.index(stop)]
     assert cut == ids[: len(cut)]
@@ -311,7 +311,7 @@ async def test_the_greedy_pass_the_samples_and_their_reading_cost_one_prefill_on
     await chat.introspect(STORY, Sampling(max_tokens=2))  # with what is done before the first time
     before = computed(served.plain), computed(served.states)
     await chat.complete(LONG, Sampling(max_tokens=2))
-    await chat.introspect(LONG, Sampling(n=8, temperature=1.0, max_tokens=6, seed=1))
+    await chat.introspect(LONG, Sampling(n=8, temperature=1.0, max_tokens=3, seed=1))
     plain, states = computed(served.plain) - before[0], computed(served.states) - before[1]
 
     prompt = len(reference.prompt(LONG))
