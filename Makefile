@@ -15,9 +15,8 @@ VERSION ?= dev
 MIKEFLAGS ?=
 QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bridge?
 
-# Processes of one thread are faster than one process of two threads; the third works while the others wait for their
-# servers. Files are run in the order of their names, so that the long ones (tests/integration) start before the short
-# ones (tests/unit).
+# Processes of one thread are faster than processes of two; two of the four work while the others wait for their
+# servers. Files are run in the order of tests/conftest.py.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: ask test alone beside check format lint types floors pyright extras generated generate bench chaos fuzz site versions clean

@@ -45,9 +45,8 @@ def main() -> None:
             differences = [one - other for one, other in zip(first, second, strict=True)]
             p = paired_permutation(first, second, run.seed).p
             lines.append((label, len(both), bootstrap_interval(differences, run.seed), p))
-    print(
-        f"| {given.metric} minus that of {given.against} | questions | difference | p | p, Holm |\n|---|---|---|---|---|"
-    )
+    print(f"| {given.metric} minus that of {given.against} | questions | difference | p | p, Holm |")
+    print("|---|---|---|---|---|")
     for (label, n, found_interval, p), corrected in zip(lines, holm([line[-1] for line in lines]), strict=True):
         mean, low, high = found_interval
         print(f"| {label} | {n} | {mean:+.3f} ({low:+.3f} to {high:+.3f}) | {p:.4f} | {corrected:.4f} |")

@@ -27,6 +27,21 @@ hypothesis.settings.register_profile("dubito", deadline=None)
 hypothesis.settings.load_profile("dubito")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files that wait for servers, the longest first, among those that compute: the processor stays busy."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = sorted(path for path in files if path.parent.name == "integration")  # the last by name take the longest
+    computing = [path for path in files if path.parent.name != "integration"]
+    between = len(computing) // (len(waiting) + 1)
+    order: list[Path] = []
+    while waiting:
+        order += [waiting.pop(), *computing[:between]]
+        del computing[:between]
+    items[:] = [item for path in [*order, *computing] for item in files[path]]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache folder of the test run's own."""

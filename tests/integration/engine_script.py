@@ -172,7 +172,7 @@ async def concurrent(chat: EngineChat, watch: Watch) -> dict[str, Any]:
 async def ask_seakr(name: str, resources: Resources) -> dict[str, Any]:
     """A question through the graph; everything is uncertain, so that it looks something up."""
     resources._retriever = ListedRetriever(lambda query: ["Ada Holm founded a paper mill.", "Kirkby has a market."])
-    short = {"samples": 4, "k": 2, "max_steps": 1, "max_step_tokens": 16}
+    short = {"samples": 3, "k": 1, "max_steps": 1, "max_step_tokens": 16}
     context = {"llm": name, "retrieval_threshold": "-100", **short}
     graph: Any = seakr.build(resources).compile()
     result = await graph.ainvoke({"question": "Who founded the paper mill?"}, context=context)

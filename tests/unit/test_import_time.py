@@ -7,8 +7,6 @@ import time
 import pytest
 from dubito.tests.machine import slowness
 
-pytestmark = pytest.mark.alone
-
 HELP = "import sys; sys.argv = ['dubito', '--help']; from dubito.cli import main; main()"
 # not pydantic and rich: typer reads options and draws help with them
 HEAVY = {
@@ -25,6 +23,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("code", ["import dubito", HELP])
 def test_it_takes_less_than_half_a_second(code):
     assert min(seconds(code) for _ in range(3)) < 0.5 * slowness()
