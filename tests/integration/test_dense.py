@@ -48,13 +48,14 @@ async def test_a_measurement_with_real_models_adds_up_and_repeats_itself(test_da
 
 
 def test_the_example_summarises_files_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, smollm2_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [tmp_path / "source.txt", tmp_path / "town.txt"]
     for file, text in zip(files, CHUNKS, strict=True):
         file.write_text(str(text), encoding="utf-8")
     example = Path(dubito.__file__).parent / "examples" / "summarise.py"
-    monkeypatch.setattr("sys.argv", [str(example), *map(str, files), "--about", "the course of the river"])
+    options = ["--about", "the course of the river", "--llm", f"hf:{smollm2_folder}"]
+    monkeypatch.setattr("sys.argv", [str(example), *map(str, files), *options])
     runpy.run_path(str(example), run_name="__main__")
     said = capsys.readouterr().out
     assert "DSE " in said
