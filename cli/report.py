@@ -10,6 +10,7 @@ from .options import AsJson, OtherStandard, RunFolder
 EXAMPLES = (
     "dubito report my.run",
     "dubito report my.run --metric accuracy --standard longbench",
+    "dubito report my.run --against vanilla_rag",
     "dubito report my.run --html result.html --md result.md",
     "dubito report my.run --json",
     "dubito report my.run --metric exact_match --split-by first --split-at 0.1,0.2,0.5",
@@ -31,6 +32,12 @@ def report(
         ),
     ] = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="The metric in which the systems are compared.")] = "f1",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SYSTEM", help="Compare the others with this system alone: fewer tests see smaller differences."
+        ),
+    ] = None,
     standard: OtherStandard = None,
     split_by: Annotated[
         str | None,
@@ -60,8 +67,9 @@ def report(
 ) -> None:
     """Show the main figures of a run, and write its report as a page and as Markdown with plots.
 
-    For each dataset: means with intervals, tests of differences, failures, costs, and how well each system's own
-    uncertainty separates right from wrong. The page has every question with its answers, evidence and steps.
+    For each dataset, and for all together: means with intervals, tests of differences, failures, costs, and how well
+    each system's own uncertainty separates right from wrong. The page has every question with its answers, evidence and
+    steps.
     """
     from .reporting import save_trace, show_kept, show_report  # noqa: PLC0415 - heavy imports
 
@@ -73,4 +81,4 @@ def report(
         show_kept(run, keep.expanduser(), as_json=as_json)
         return
     split = (split_by, split_at, split_run.expanduser() if split_run else run)
-    show_report(run, html, md, metric, standard=standard, split=split, as_json=as_json)
+    show_report(run, html, md, metric, standard=standard, split=split, against=against, as_json=as_json)

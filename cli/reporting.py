@@ -12,7 +12,7 @@ from ..evals import run_folder
 from ..evals.answers import Standard
 from ..evals.kept_run import keep_run
 from ..evals.reports.about import notes, state
-from ..evals.reports.summary import Pair, Reference, Section, Summary, reference_of
+from ..evals.reports.summary import Figure, Pair, Reference, Section, Summary, reference_of
 from ..evals.reports.tables import costs_table, means_table, parted_table
 from ..evals.reports.words import called, chance, signed, too_few
 from ..evals.reports.write import PLOTS, Written, write_reports
@@ -40,17 +40,21 @@ def show_report(
     *,
     standard: Standard | None,
     split: tuple[str | None, str | None, Path],
+    against: str | None,
     as_json: bool,
 ) -> None:
     """Write the reports and show the main figures.
 
-    html, md, standard: see `write_reports`; split: the system to part the questions by, the thresholds, and its run.
+    html, md, standard, against: see `write_reports`; split: the system to part the questions by, the thresholds, and
+    its run.
     """
     run = run_folder.read(folder)
     reference = _reference(*split)
     with Store(run.results) as store, working("computing ...", as_json=as_json):
         html, md = (path and path.expanduser() for path in (html, md))
-        written = write_reports(run, store, html=html, md=md, metric=metric, standard=standard, reference=reference)
+        written = write_reports(
+            run, store, html=html, md=md, metric=metric, standard=standard, reference=reference, against=against
+        )
     show_written(console(), run, written, as_json=as_json)
 
 
@@ -82,8 +86,8 @@ def show_written(screen: Console, run: EvaluationRun, written: Written, *, as_js
 
 
 def show_summary(screen: Console, summary: Summary) -> None:
-    """Show for each dataset the scores, the significant differences, and the cost."""
-    for section in summary.sections:
+    """Show for each dataset, and for all together, the scores, the significant differences, and the cost."""
+    for section in summary.shown:
         of = f" of {section.of:,}" if section.of is not None else ""
         asked = f"{len(section.questions):,}{of} question{'' if len(section.questions) == 1 and not of else 's'}"
         screen.print(Text.assemble((one_line(section.dataset), "bold"), f"  {asked}"))
@@ -108,7 +112,7 @@ def as_object(run: EvaluationRun, written: Written) -> dict[str, Any]:
     about = {"run": str(run.folder), "metric": summary.metric, "standard": summary.standard}
     counts = {"answered": summary.answered, "failed": summary.failed, "left": summary.left}
     files = {"html": str(written.html), "md": str(written.md), "plots": written.plots, "remark": written.remark}
-    datasets = [
+    sections = [
         {
             "dataset": section.dataset,
             "questions": len(section.questions),
@@ -123,9 +127,10 @@ def as_object(run: EvaluationRun, written: Written) -> dict[str, Any]:
             "given": [asdict(given) for given in section.given],
             "parts": [asdict(part) for part in section.parts],
         }
-        for section in summary.sections
+        for section in summary.shown
     ]
-    return {**about, **counts, "datasets": datasets, **files}
+    datasets, together = sections[: len(summary.sections)], sections[len(summary.sections) :]
+    return {**about, **counts, "datasets": datasets, "together": together[0] if together else None, **files}
 
 
 def save_trace(folder: Path, system: str, question: str, path: Path, *, as_json: bool) -> None:
@@ -171,18 +176,19 @@ def show_kept(folder: Path, kept: Path, *, as_json: bool) -> None:
 def _differences(section: Section, metric: str) -> str:
     if not section.pairs:
         return "One system: nothing to compare it with."
-    significant = sorted(
-        ((p, pair) for pair in section.pairs if (p := pair.p) is not None and p < 0.05), key=lambda test: test[0]
-    )
+    tested = [(pair.p, pair, pair.difference) for pair in section.pairs if pair.p is not None and pair.difference]
+    significant = sorted(((p, pair, found) for p, pair, found in tested if p < 0.05), key=lambda test: test[0])
     test = f"paired permutation test, {counted(len(section.pairs), 'pair')}, Holm"
     if not significant:
         return f"No two systems differ significantly in {called(metric)} ({test}).{too_few(section.pairs)}"
-    listed = "; ".join(_difference(pair, p) for p, pair in significant[:MOST_PAIRS])
+    listed = "; ".join(_difference(pair, found, p) for p, pair, found in significant[:MOST_PAIRS])
     more = f"; and {len(significant) - MOST_PAIRS} more" if len(significant) > MOST_PAIRS else ""
     return f"Significant differences in {called(metric)} ({test}): {listed}{more}."
 
 
-def _difference(pair: Pair, p: float) -> str:
-    mean = pair.mean or 0.0
-    better, worse = (pair.first, pair.second) if mean > 0 else (pair.second, pair.first)
-    return one_line(f"{better} over {worse} by {signed(abs(mean))}, p {chance(p)}")
+def _difference(pair: Pair, found: Figure, p: float) -> str:
+    sign, better, worse = (1, pair.first, pair.second) if found.mean > 0 else (-1, pair.second, pair.first)
+    low, high = sorted((sign * found.low, sign * found.high))
+    return one_line(
+        f"{better} over {worse} by {signed(abs(found.mean))} ({signed(low)} to {signed(high)}), p {chance(p)}"
+    )

@@ -77,7 +77,7 @@ def page_of(summary: Summary, figures: Sequence[Drawn], inputs: ReportInputs, re
             command=command(summary.run),
             notes=[*notes(summary), *([remark] if remark else [])],
             systems=systems_blocks(summary),
-            blocks={section.dataset: section_blocks(section, summary) for section in summary.sections},
+            blocks={section.dataset: section_blocks(section, summary) for section in summary.shown},
             figures=figures,
             items={section.dataset: _items(summary, section, numbers) for section in summary.sections},
             labels=[system.label for system in summary.run.systems],

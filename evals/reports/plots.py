@@ -28,9 +28,9 @@ DSE_CUTS = (0.0, 0.2, 0.5, 0.8, 1.2)
 
 
 def plots_of(summary: Summary, inputs: ReportInputs) -> list[Plot]:
-    """The plots of all datasets."""
+    """The plots of all sections."""
     plots: list[Plot] = []
-    for number, section in enumerate(summary.sections, 1):
+    for number, section in enumerate(summary.shown, 1):
         stem = f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', section.dataset).strip('-')[:60]}"
         kinds = (_by_dse, _levels, _overlap, _right_and_wrong, _by_step, _risk_coverage, _cost)
         made = (plot_of(summary, section, inputs) for plot_of in kinds)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...errors import UserFault, either
 from ...uncertainty.risk_control import risk_interval
@@ -42,6 +42,9 @@ METRICS = (*MAIN, "cover_em", "bleu", *RETRIEVAL, *PLAN, *CITED, *SEPER, *JUDGED
 GIVEN_LEVEL = 0.9
 """Level of the interval of the risk of the answers given."""
 
+TOGETHER = "all datasets"
+"""The name of the section over the questions of all datasets."""
+
 LEAST_FOR_ECE = 20
 """With fewer answers, the calibration error over ten bins is not reported."""
 
@@ -72,13 +75,13 @@ class SystemFigures:
 class Pair:
     """Two systems on the n questions that both answered.
 
-    mean: of first − second; p: after Holm's correction over all pairs of the dataset; both None if n is 0.
+    difference: of first − second; p: after Holm's correction over the pairs of the section; both None if n is 0.
     """
 
     first: str
     second: str
     n: int
-    mean: float | None
+    difference: Figure | None
     p: float | None
 
 
@@ -189,8 +192,6 @@ class Section:
 
     dataset: str
     questions: Sequence[RunQuestion]
-    of: int | None
-    left_out: Sequence[str]
     systems: Sequence[SystemFigures]
     oracles: Sequence[SystemFigures]
     pairs: Sequence[Pair]
@@ -200,6 +201,8 @@ class Section:
     given: Sequence[GivenAnswers]
     chosen: Sequence[Oracle]
     gaps: Sequence[GapClosed]
+    of: int | None = None
+    left_out: Sequence[str] = ()
     parts: Sequence[Parted] = ()
 
     def metrics(self, names: Sequence[str]) -> list[str]:
@@ -216,14 +219,26 @@ class Section:
 
 @dataclass(frozen=True)
 class Summary:
-    """The report of a run in numbers. metric: the metric in which the systems are compared; reference: see there."""
+    """The report of a run in numbers.
+
+    metric: the metric in which the systems are compared; sections: one a dataset; together: the questions of all
+    datasets at once, None if there is one dataset; against: the system that the others are compared with, None if each
+    is compared with each; reference: see there.
+    """
 
     run: EvaluationRun
     scores: Mapping[tuple[str, str], ScoredOutcome]
     metric: str
     standard: Standard
     sections: Sequence[Section]
+    together: Section | None = None
     reference: Reference | None = None
+    against: str | None = None
+
+    @property
+    def shown(self) -> Sequence[Section]:
+        """The sections of a report, in their order."""
+        return [*self.sections, *([self.together] if self.together else [])]
 
     @property
     def answered(self) -> int:
@@ -247,25 +262,40 @@ def summary_of(
     metric: str = "f1",
     standard: Standard = "squad",
     reference: Reference | None = None,
+    *,
+    against: str | None = None,
 ) -> Summary:
-    """The summary of all outcomes so far. metric: one of `METRICS`; reference: to part the questions by.
+    """The summary of all outcomes so far.
 
-    Raises `UserFault` for a metric that no answer of the run has, and if scipy or ir-measures is missing.
+    metric: one of `METRICS`; reference: to part the questions by; against: compare the other systems with this one,
+    which is fewer tests than each with each.
+    Raises `UserFault` for a metric that no answer of the run has, for a system that the run does not have, and if scipy
+    or ir-measures is missing.
     """
     scores = scores_of(run, store, standard)
     known = [name for name in METRICS if values_of(scores.values(), name)]
     if metric not in (known or METRICS):
         raise UserFault(f"No answer of '{run.folder}' has the metric '{metric}': use {either(known or METRICS)}.")
+    labels = [system.label for system in run.systems]
+    if against is not None and against not in labels:
+        raise UserFault(f"'{run.folder}' has no system '{against}': use {either(labels)}.")
+    compared = [(label, against) for label in labels if label != against] if against else list(combinations(labels, 2))
     datasets = {dataset["name"]: dataset for dataset in run.about.get("datasets") or []}
     by_dataset: dict[str, list[RunQuestion]] = {}
     for question in run.questions:
         by_dataset.setdefault(question.dataset, []).append(question)
-    sections = [
-        _section(questions, datasets.get(name, {}), run, scores, metric) for name, questions in by_dataset.items()
-    ]
-    if reference is not None:
-        sections = [replace(section, parts=_parted(section, run, scores, metric, reference)) for section in sections]
-    return Summary(with_taken(run, scores), scores, metric, standard, sections, reference)
+
+    def section_of(name: str, questions: Sequence[RunQuestion]) -> Section:
+        section, about = (
+            _section(name, questions, run, scores, metric=metric, compared=compared),
+            datasets.get(name, {}),
+        )
+        parts = _parted(section, run, scores, metric, reference) if reference is not None else []
+        return replace(section, of=about.get("of"), left_out=about.get("left_out") or [], parts=parts)
+
+    sections = [section_of(name, questions) for name, questions in by_dataset.items()]
+    together = section_of(TOGETHER, run.questions) if len(sections) > 1 else None
+    return Summary(with_taken(run, scores), scores, metric, standard, sections, together, reference, against)
 
 
 def reference_of(run: EvaluationRun, store: Store, system: str, thresholds: Sequence[float] = ()) -> Reference:
@@ -309,18 +339,22 @@ def of_system(scores: Scores, system: str, questions: Iterable[RunQuestion]) -> 
 
 
 def _section(
-    questions: Sequence[RunQuestion], about: Mapping[str, Any], run: EvaluationRun, scores: Scores, metric: str
+    name: str,
+    questions: Sequence[RunQuestion],
+    run: EvaluationRun,
+    scores: Scores,
+    *,
+    metric: str,
+    compared: Sequence[tuple[str, str]],
 ) -> Section:
     by_system = {system.label: of_system(scores, system.label, questions) for system in run.systems}
     oracles = oracles_of(run.systems, scores, [question.id for question in questions])
     return Section(
-        questions[0].dataset,
+        name,
         questions,
-        about.get("of"),
-        about.get("left_out") or [],
         [_figures(system.label, system.graph, by_system[system.label], questions, run.seed) for system in run.systems],
         [_figures(oracle.label, oracle.graph, oracle.scored, questions, run.seed) for oracle in oracles],
-        _pairs(by_system, metric, run.seed),
+        _pairs(compared, by_system, metric, run.seed),
         [failure for outcomes in by_system.values() for failure in _failures(outcomes)],
         [cost for label, outcomes in by_system.items() if (cost := mean_cost(label, outcomes)) is not None],
         [
@@ -365,16 +399,19 @@ def figure_of(values: Sequence[float], seed: int) -> Figure:
     return Figure(len(values), *bootstrap_interval(values, seed))
 
 
-def _pairs(by_system: Mapping[str, Sequence[ScoredOutcome]], metric: str, seed: int) -> list[Pair]:
-    tests = []
-    for first, second in combinations(by_system, 2):
+def _pairs(
+    compared: Sequence[tuple[str, str]], by_system: Mapping[str, Sequence[ScoredOutcome]], metric: str, seed: int
+) -> list[Pair]:
+    pairs = []
+    for first, second in compared:
         values, others = paired(by_system[first], by_system[second], metric)
-        tests.append((first, second, len(values), paired_permutation(values, others, seed) if values else None))
-    corrected = iter(holm([test.p for *_, test in tests if test is not None]))
-    return [
-        Pair(first, second, n, None if test is None else test.mean, None if test is None else next(corrected))
-        for first, second, n, test in tests
-    ]
+        if values:
+            difference = figure_of([one - other for one, other in zip(values, others, strict=True)], seed)
+            pairs.append(Pair(first, second, len(values), difference, paired_permutation(values, others, seed).p))
+        else:
+            pairs.append(Pair(first, second, 0, None, None))
+    corrected = iter(holm([pair.p for pair in pairs if pair.p is not None]))
+    return [pair if pair.p is None else replace(pair, p=next(corrected)) for pair in pairs]
 
 
 def _failures(outcomes: Iterable[ScoredOutcome]) -> list[Failure]:

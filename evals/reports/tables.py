@@ -56,7 +56,8 @@ def section_blocks(section: Section, summary: Summary) -> list[Block]:
     if section.gaps:
         blocks.append(_gaps(section))
     if len(section.systems) > 1:
-        blocks.append(_differences(section, summary.metric))
+        table = _differences if summary.against is None else _differences_from_one
+        blocks.append(table(section, summary.metric))
     if section.failures:
         blocks.append(_failures(section))
     if section.costs:
@@ -135,15 +136,34 @@ def _differences(section: Section, metric: str) -> Table:
     return Table(columns, rows, f"Differences in {called(metric)}", note)
 
 
+def _differences_from_one(section: Section, metric: str) -> Table:
+    """Every system against the same one."""
+    rows = []
+    for pair in section.pairs:
+        if pair.difference is None or pair.p is None:
+            rows.append(Row([Cell(pair.first), *numbers("0", "-", "-", "-")]))
+            continue
+        mean, low, high = (signed(end) for end in (pair.difference.mean, pair.difference.low, pair.difference.high))
+        tone: Tone = "" if pair.p >= 0.05 else "good" if pair.difference.mean > 0 else "bad"
+        figures = [Cell(mean, tone=tone, number=True), *numbers(f"{low} to {high}", chance(pair.p))]
+        rows.append(Row([Cell(pair.first), *numbers(f"{pair.n}"), *figures]))
+    note = (
+        f"System minus {section.pairs[0].second}, over the questions that both answered. p: of a paired permutation "
+        f"test, corrected for {counted(len(section.pairs), 'pair')} by Holm.{too_few(section.pairs)}"
+    )
+    return Table(["system", "n", "difference", "95% interval", "p"], rows, f"Differences in {called(metric)}", note)
+
+
 def _difference(signed_pair: tuple[Pair, int] | None, row: str, column: str) -> Cell:
     if signed_pair is None:
         return Cell("", number=True)
     pair, sign = signed_pair
-    if pair.mean is None or pair.p is None:
+    if pair.difference is None or pair.p is None:
         return Cell("-", tone="dim", tip=f"{row} and {column} have no answered question in common", number=True)
-    mean = sign * pair.mean
+    mean = sign * pair.difference.mean
     tone: Tone = "" if pair.p >= 0.05 else "good" if mean > 0 else "bad"
-    tip = f"{row} minus {column}, {counted(pair.n, 'question')}"
+    low, high = sorted((sign * pair.difference.low, sign * pair.difference.high))
+    tip = f"{row} minus {column}, {counted(pair.n, 'question')}: {signed(low)} to {signed(high)}"
     return Cell(f"{signed(mean)} ({chance(pair.p)})", tone=tone, tip=tip, number=True)
 
 

@@ -45,11 +45,12 @@ def write_reports(
     metric: str = "f1",
     standard: Standard | None = None,
     reference: Reference | None = None,
+    against: str | None = None,
 ) -> Written:
     """Write the page, the Markdown, and a folder of plots beside the Markdown. It blocks.
 
     html, md: their paths, by default in the run's folder; metric: the metric in which systems are compared;
-    standard: by default the run's; reference: the system to part the questions by.
+    standard: by default the run's; reference, against: see `summary_of`.
     Raises `UserFault` for a run without outcomes, for paths that cannot be written or hold another file, and if scipy
     or ir-measures is missing.
     """
@@ -57,7 +58,7 @@ def write_reports(
     for path, beginning in ((html, page.BEGINNING), (md, MARKDOWN_BEGINNING)):
         with writing(path, "report", beginning.encode()):
             pass  # a name that cannot be used is refused before anything is computed
-    summary = summary_of(run, store, metric, standard or run.standard, reference)
+    summary = summary_of(run, store, metric, standard or run.standard, reference, against=against)
     if not summary.scores:
         raise UserFault(f"No question of '{run.folder}' has an outcome yet: resume the run.")
     inputs = inputs_of(run, store)
@@ -81,7 +82,7 @@ def markdown_of(summary: Summary, plots: Sequence[Plot], remark: str = "") -> st
         parts += ["The command that makes it again:", code(repeat)]
     sentences = [*notes(summary), *([remark] if remark else [])]
     parts += [markdown([Words(sentence) for sentence in sentences]), "## Systems", markdown([systems])]
-    for section in summary.sections:
+    for section in summary.shown:
         parts += [f"## {escaped(section.dataset)}", markdown(section_blocks(section, summary))]
         own = [plot for plot in plots if plot.dataset == section.dataset]
         parts += [f"### {plot.title}\n\n![{plot.note}](plots/{plot.name}.png)\n\n{plot.note}" for plot in own]

@@ -118,7 +118,10 @@ def test_differences_beyond_chance_are_named(tmp_path):
     with store:
         out = dubito("report", bench.folder)[1]
     # all of 8 in one direction: 2 of the 256 ways to swap them are as far apart
-    assert "Significant differences in F1 (paired permutation test, 1 pair, Holm): d over plain by +1.000" in out
+    assert "Significant differences in F1 (paired permutation test, 1 pair, Holm): d over plain by +1.000 (" in out
+    told = json.loads(dubito("report", bench.folder, "--against", "d", "--json")[1])
+    assert [pair["difference"]["mean"] for pair in told["datasets"][0]["differences"]] == [-1]
+    assert "| plain | 8 | **−1.000** | −1.000 to −1.000 | 0.008 |" in (bench.folder / "report.md").read_text()
 
 
 def test_json_is_one_object_and_nothing_else(run: Path):
@@ -138,7 +141,9 @@ def test_json_is_one_object_and_nothing_else(run: Path):
     assert plain["metrics"]["f1"]["mean"] == 0.5
     assert plain["metrics"]["f1"]["n"] == 2
     assert doubting["left"] == 1
-    assert dataset["differences"] == [{"first": "plain", "second": "d", "n": 2, "mean": 0, "p": 1}]
+    none = {"n": 2, "mean": 0, "low": 0, "high": 0}
+    assert dataset["differences"] == [{"first": "plain", "second": "d", "n": 2, "difference": none, "p": 1}]
+    assert told["together"] is None, "there is one dataset"
     assert dataset["failures"][0]["questions"] == 1
     assert dataset["uncertainty"][0]["certain"] == {"above": None, "up_to": 0.2, "questions": 2, "score": 0.5}
     assert dataset["cost"][0]["stages"]["generate"]["calls"] == 1

@@ -13,7 +13,7 @@ from dubito.evals.reports.about import differing
 from dubito.evals.reports.inputs import ReportInputs
 from dubito.evals.reports.oracle import best_level
 from dubito.evals.reports.plots import by_place, frontier, overlaps, plots_of
-from dubito.evals.reports.summary import Failure, Pair, Section, SystemFigures, summary_of
+from dubito.evals.reports.summary import Failure, Figure, Pair, Section, SystemFigures, summary_of
 from dubito.evals.reports.tables import section_blocks
 from dubito.evals.reports.words import too_few
 from dubito.evals.run_folder import EvaluationRun, System
@@ -106,13 +106,17 @@ def test_systems_are_compared_on_what_both_answered(tmp_path):
     found = section(tmp_path, *outcomes("a", "rrrhf"), *outcomes("b", "wwwrr"))
     pair = pairs(found)["a", "b"]
     assert pair.n == 4
-    assert pair.mean == pytest.approx((3 - 1 / 3) / 4)
+    assert pair.difference is not None
+    assert pair.difference.mean == pytest.approx((3 - 1 / 3) / 4)
+    assert pair.difference.low < pair.difference.mean < pair.difference.high <= 1
     assert pair.p == pytest.approx(p_of([1, 1, 1, -1 / 3]))
 
 
 def test_another_metric_is_compared_where_it_is_asked_for(tmp_path):
     found = section(tmp_path, *outcomes("a", "rrrhf"), *outcomes("b", "wwwrr"), metric="exact_match")
-    assert pairs(found)["a", "b"].mean == pytest.approx((3 - 1) / 4)
+    difference = pairs(found)["a", "b"].difference
+    assert difference is not None
+    assert difference.mean == pytest.approx((3 - 1) / 4)
 
 
 def test_several_differences_are_corrected_by_holm(tmp_path):
@@ -125,6 +129,33 @@ def test_several_differences_are_corrected_by_holm(tmp_path):
     corrected = {names: pair.p for names, pair in pairs(found).items()}
     # 3/16, then the larger of that and 2/4, then the larger of that and 1/2
     assert corrected == pytest.approx({("a", "b"): 3 / 16, ("a", "c"): 1 / 2, ("b", "c"): 1 / 2})
+
+
+def test_several_datasets_are_also_summed_up_together(tmp_path):
+    questions = [asked("q1", "right"), replace(asked("q2", "right"), dataset="other"), asked("q3", "right")]
+    given = [*(answered("a", name, "right") for name in NAMES[:3]), *(answered("b", name, "no") for name in NAMES[:3])]
+    bench, store = made(tmp_path / "run", TWO, questions, given)
+    with store:
+        summary = summary_of(bench, store)
+    both = summary.together
+    assert both is not None
+    assert [section.dataset for section in summary.shown] == ["small", "other", "all datasets"]
+    assert [len(section.questions) for section in summary.shown] == [2, 1, 3]
+    assert row(both, "a").metrics["f1"] == Figure(3, 1.0, 1.0, 1.0)
+    # 3 questions in one direction: 2 of the 8 ways to swap them are as far apart
+    assert both.pairs == [Pair("a", "b", 3, Figure(3, 1.0, 1.0, 1.0), 1 / 4)]
+
+
+def test_fewer_tests_are_made_against_one_system(tmp_path):
+    systems = (vanilla("a"), vanilla("b"), vanilla("c"))
+    found = [*outcomes("a", "rrrrr"), *outcomes("b", "wwwww"), *outcomes("c", "wwwff")]
+    bench, store = made(tmp_path / "run", systems, QUESTIONS, found)
+    with store:
+        (only,) = summary_of(bench, store, against="b").sections
+        with pytest.raises(UserFault, match="has no system 'd': use a, b or c"):
+            summary_of(bench, store, against="d")
+    # twice 1/16, of two tests; between c and b nothing differs
+    assert [(one.first, one.second, one.n, one.p) for one in only.pairs] == [("a", "b", 5, 1 / 8), ("c", "b", 3, 1)]
 
 
 def test_systems_with_no_question_in_common_are_not_compared(tmp_path):
@@ -513,7 +544,7 @@ def test_a_withheld_answer_is_scored_as_if_given_where_its_uncertainty_is_judged
     ],
 )
 def test_questions_that_are_too_few_for_any_difference_are_told(pairs: int, n: int, said: str) -> None:
-    assert too_few([Pair("a", "b", n, 0.1, 0.5)] * pairs) == said
+    assert too_few([Pair("a", "b", n, Figure(n, 0.1, 0.0, 0.2), 0.5)] * pairs) == said
     if n:
         agreed = paired_permutation([1.0] * n, [0.0] * n, seed=0).p
         assert (pairs * agreed >= 0.05) == bool(said)
