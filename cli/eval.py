@@ -109,10 +109,14 @@ def evaluate(
         at_once, ray, workers, replica or [], retry_failed=retry_failed, repair=repair, quiet=quiet, as_json=as_json
     )
     if resume is not None:
-        sources = [context.get_parameter_source(name) for name in ("systems", "dataset")]
-        if any(source and source.name == "COMMANDLINE" for source in sources):
+        typed = {
+            name
+            for name in ("systems", "dataset", "at_once")
+            if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+        }
+        if typed - {"at_once"}:
             raise UserFault("--resume goes on with a run as it was made: leave the systems and datasets out.")
-        evaluating.resume(resume.expanduser(), options)
+        evaluating.resume(resume.expanduser(), options, as_many_at_once="at_once" not in typed)
         return
     if retry_failed:
         raise UserFault("--retry-failed needs --resume DIR: name the run whose failed questions are asked again.")
@@ -133,6 +137,7 @@ def evaluate(
             "metrics": metric or [],
             "traces": traces,
             "memory": memory,
+            "at_once": at_once,
             "standard": standard,
         },
         options=options,

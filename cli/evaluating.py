@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -118,10 +118,13 @@ def evaluate_anew(
     _carry_out(run, options)
 
 
-def resume(folder: Path, options: RunOptions) -> None:
-    """Ask the questions of a run that have no outcome yet."""
+def resume(folder: Path, options: RunOptions, *, as_many_at_once: bool) -> None:
+    """Ask the questions of a run that have no outcome yet. as_many_at_once: as before, whatever the options say."""
     _check_packages()
-    _carry_out(run_folder.read(folder), options)
+    run = run_folder.read(folder)
+    if as_many_at_once:
+        options = replace(options, at_once=run.about.get("at_once", options.at_once))
+    _carry_out(run, options)
 
 
 def _check_packages() -> None:

@@ -13,7 +13,7 @@ from .scores import MAIN, RETRIEVAL, SEPER, ScoredOutcome, Scores, paired, score
 from .statistics import holm, paired_permutation
 from .store import Store
 
-NOT_COMPARED = frozenset({"id", "begun", "command", "datasets", "known_by"})
+NOT_COMPARED = frozenset({"id", "begun", "command", "datasets", "known_by", "at_once"})
 """Entries of run.json that differ in any two runs, or that the comparison shows in another way."""
 
 Differing = Mapping[str, tuple[str | None, str | None]]

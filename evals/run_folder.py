@@ -90,6 +90,7 @@ class _Entries(BaseModel):
     metrics: list[str] = []
     traces: bool = True
     memory: bool = True
+    at_once: int = Field(default=4, ge=1)
     standard: Standard = "squad"
     known_by: dict[str, str] = {}
 

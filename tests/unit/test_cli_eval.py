@@ -113,3 +113,15 @@ def test_runs_begun_in_the_same_second_have_folders_of_their_own(questions: Path
     for _ in range(3):
         assert CliRunner().invoke(app, ["eval", "cot", "--dataset", str(questions)]).exit_code == 0
     assert begun == ["eval-20260102-101500.run", "eval-20260102-101500-2.run", "eval-20260102-101500-3.run"]
+
+
+@pytest.mark.parametrize(("typed", "taken"), [([], 7), (["--at-once", "2"], 2)])
+def test_a_resumed_run_asks_as_many_questions_at_once_as_before(
+    questions: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str], taken: int
+):
+    asked: list[int] = []
+    monkeypatch.setattr("dubito.cli.evaluating._carry_out", lambda run, options: asked.append(options.at_once))
+    begun = ["eval", "cot", "--dataset", str(questions), "--at-once", "7", "--out", "my.run"]
+    for command in (begun, ["eval", "--resume", "my.run", *typed]):
+        assert CliRunner().invoke(app, command).exit_code == 0
+    assert asked == [7, taken]
