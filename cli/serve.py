@@ -194,7 +194,7 @@ def _start(commands: Sequence[Command], servers: list[Server], host: str) -> flo
 
 def _announce(name: str, servers: Sequence[Server], layer: int | None, seconds: float, *, as_json: bool) -> None:
     urls = [server.url for server in servers]
-    llm = f"vllm:{urls[0]}#{name}" + "".join(f"&states={url}" for url in urls[1:])
+    llm = f"vllm:{urls[0]}#{name}" + (f"&states={urls[1]}&layer={layer}" if layer is not None else "")
     if as_json:
         shown = [{"url": server.url, "pid": server.process.pid, "log": str(server.log)} for server in servers]
         print_json({"llm": llm, "layer": layer, "seconds": round(seconds, 1), "servers": shown})
