@@ -3,9 +3,11 @@
     dubito eval vanilla_rag --set uncertainty=combined ... --out real.run
     python benchmarks/certified_answers.py --keep real.run
     python benchmarks/certified_answers.py [--splits 200] [--seed 2026]
+    python benchmarks/certified_answers.py --rungs benchmarks/rungs.run
 
 The first line asks, the second one keeps of each answer what is needed here, in certified_answers.jsonl beside this
 file. The third one prints the tables. Half of the questions calibrate and the other half tests, in random splits.
+The fourth one does the same with each system of a run alone and with the cascade of all of them, in their order.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,9 +31,11 @@ from dubito.evals.answer_calibration import (
 )
 from dubito.evals.calibration import Judged
 from dubito.evals.reliability import auroc
-from dubito.evals.scores import scores_of
+from dubito.evals.scores import ScoredOutcome, scores_of
 from dubito.evals.store import Store
 from dubito.uncertainty import certified_threshold
+from dubito.uncertainty.risk_control import certified_cascade
+from numpy.typing import NDArray
 
 OUTCOMES = Path(__file__).with_suffix(".jsonl")
 SIGNALS = ("semantic entropy", "disagreement", "negative log-likelihood", COMBINED)
@@ -88,12 +93,13 @@ def judged(outcomes: Sequence[Outcome], signal: str) -> list[Judged]:
 
 
 class Split(NamedTuple):
-    """What a threshold that was certified on one half does on the other. answered, errors: None if there is none."""
+    """What a threshold that was certified on one half does on the other. 0 if there is none; tokens: a question."""
 
     coverage: float
     answered: int
     errors: int
     certified: bool
+    tokens: float = 0.0
 
 
 def tried(outcomes: Sequence[Outcome], signal: str, alpha: float, seed: int) -> Split:
@@ -166,16 +172,147 @@ def shuffled_table(outcomes: Sequence[Outcome], splits: int, seed: int) -> list[
     return lines
 
 
+class Rungs(NamedTuple):
+    """The questions that every system of a run answered: [n, systems] each."""
+
+    names: list[str]
+    uncertainties: NDArray[np.float64]
+    wrong: NDArray[np.bool_]
+    tokens: NDArray[np.float64]
+
+
+def rungs_of(folder: Path) -> Rungs:
+    """What each system of an evaluation did with each question that all of them have been asked."""
+    run = run_folder.read(folder)
+    with Store(run.results) as store:
+        scores = scores_of(run, store)
+    names = [system.label for system in run.systems]
+    rows = [[scores.get((name, question.id)) for name in names] for question in run.questions]
+    found = [[one for one in row if one is not None] for row in rows]
+    whole = [row for row in found if len(row) == len(names)]
+    cells = [
+        [
+            (np.inf if one.uncertainty is None or not one.answer else one.uncertainty, not one.right, tokens_of(one))
+            for one in row
+        ]
+        for row in whole
+    ]
+    table = np.array(cells, dtype=np.float64)
+    return Rungs(names, table[..., 0], table[..., 1].astype(bool), table[..., 2])
+
+
+def tokens_of(scored: ScoredOutcome) -> int:
+    """Tokens read and written, those of remembered calls too."""
+    usage = scored.output.get("usage") or {}
+    return int(usage.get("prompt_tokens", 0)) + int(usage.get("completion_tokens", 0))
+
+
+def rungs_table(rungs: Rungs, splits: int, seed: int) -> list[str]:
+    """How well does each system answer and doubt, and what does it cost?"""
+    lines = ["| system | right | AUROC | tokens a question |", "|---|---|---|---|"]
+    for place, name in enumerate(rungs.names):
+        u, wrong = rungs.uncertainties[:, place], rungs.wrong[:, place]
+        area = auroc(u.tolist(), wrong.tolist())
+        shown = "-" if area is None else f"{area:.2f}"
+        lines.append(f"| {name} | {1 - wrong.mean():.2f} | {shown} | {rungs.tokens[:, place].mean():,.0f} |")
+    return [*lines, "", *cascade_table(rungs, splits, seed), "", *oracle_table(rungs)]
+
+
+def cascade_table(rungs: Rungs, splits: int, seed: int) -> list[str]:
+    """A row an α and system, over random splits; `cascade` is all of them in their order."""
+    lines = [
+        f"{len(rungs.wrong)} questions",
+        "",
+        "| α | system | certified | coverage | realised risk | splits with a risk above α | tokens a question |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    chosen = [([place], name) for place, name in enumerate(rungs.names)]
+    chosen.append((list(range(len(rungs.names))), "cascade"))
+    for alpha in RISKS:
+        for places, name in chosen:
+            found = [cascade_split(rungs, places, alpha, seed + i) for i in range(splits)]
+            answered, errors = (sum(getattr(one, field) for one in found) for field in ("answered", "errors"))
+            above = np.mean([one.errors > alpha * one.answered for one in found])
+            risk = f"{errors / answered:.3f}" if answered else "-"
+            certified = [one for one in found if one.certified]
+            tokens = f"{np.mean([one.tokens for one in certified]):,.0f}" if certified else "-"
+            share, coverage = len(certified) / splits, np.mean([one.coverage for one in found])
+            row = (f"{alpha:g}", name, f"{share:.2f}", f"{coverage:.2f}", risk, f"{above:.3f}", tokens)
+            lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def cascade_split(rungs: Rungs, places: Sequence[int], alpha: float, seed: int) -> Split:
+    """Calibrate these rungs at once on a random half, and ask the other half of one after the other."""
+    order = np.random.default_rng(seed).permutation(len(rungs.wrong))
+    held = round(HOLDOUT * len(order))
+    used, tested = order[held:], order[:held]
+    u, wrong, tokens = (part[:, places] for part in (rungs.uncertainties, rungs.wrong, rungs.tokens))
+    found = certified_cascade(u[used], wrong[used], tokens[used], alpha=alpha, confidence=CONFIDENCE, seed=seed)
+    if found is None:
+        return Split(0.0, 0, 0, certified=False)
+    return passed_on(u[tested], wrong[tested], tokens[tested], np.array(found.thresholds))
+
+
+def passed_on(
+    u: NDArray[np.float64], wrong: NDArray[np.bool_], tokens: NDArray[np.float64], limits: NDArray[np.float64]
+) -> Split:
+    """Ask one system after the other until one is sure enough; a limit of −inf leaves its system out."""
+    gives = (u <= limits) & np.isfinite(u)
+    given, first = gives.any(axis=1), gives.argmax(axis=1)
+    asked = np.arange(len(limits)) <= np.where(given, first, len(limits))[:, None]
+    spent = np.where(asked & (limits > -np.inf), tokens, 0).sum(axis=1)
+    errors = int(wrong[given, first[given]].sum())
+    return Split(float(given.mean()), int(given.sum()), errors, certified=True, tokens=float(spent.mean()))
+
+
+def oracle_table(rungs: Rungs) -> list[str]:
+    """The most answers with at most that share of errors, if the right answers were known: an upper bound."""
+    u, wrong, tokens = rungs.uncertainties, rungs.wrong, rungs.tokens
+    levels = [
+        np.array([-np.inf, *np.unique(np.quantile(known[np.isfinite(known)], np.linspace(0, 1, 26)[1:]))])
+        for known in u.T
+    ]
+    found: dict[str, list[Split]] = {name: [] for name in [*rungs.names, "cascade"]}
+    for chosen in product(*levels):
+        limits = np.array(chosen)
+        split = passed_on(u, wrong, tokens, limits)
+        found["cascade"].append(split)
+        if (limits > -np.inf).sum() == 1:
+            found[rungs.names[int(np.argmax(limits))]].append(split)
+        elif not (limits > -np.inf).any():
+            for name in rungs.names:
+                found[name].append(split)
+    lines = ["| α | system | coverage | tokens a question |", "|---|---|---|---|"]
+    for alpha in RISKS:
+        best = {
+            name: max(
+                (one for one in splits if one.errors <= alpha * one.answered),
+                key=lambda one: (one.answered, -one.tokens),
+            )
+            for name, splits in found.items()
+        }
+        most = max(best[name].answered for name in rungs.names)
+        enough = [one for one in found["cascade"] if one.errors <= alpha * one.answered and one.answered >= most]
+        best["cascade, as many as the best alone"] = min(enough, key=lambda one: one.tokens)
+        lines += [f"| {alpha:g} | {name} | {one.coverage:.2f} | {one.tokens:,.0f} |" for name, one in best.items()]
+    return lines
+
+
 def main() -> None:
     """Keep the outcomes of a run, or print the tables of those that are kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, metavar="RUN")
+    parser.add_argument("--rungs", type=Path, metavar="RUN")
     parser.add_argument("--splits", type=int, default=200)
     parser.add_argument("--seed", type=int, default=2026)
     arguments = parser.parse_args()
     if arguments.keep:
         lines = [json.dumps(one._asdict()) for one in kept(arguments.keep)]
         OUTCOMES.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return
+    if arguments.rungs:
+        print("\n".join(rungs_table(rungs_of(arguments.rungs), arguments.splits, arguments.seed)))
         return
     records = [Outcome(**json.loads(line)) for line in OUTCOMES.read_text(encoding="utf-8").splitlines()]
     tables: list[Callable[[Sequence[Outcome]], list[str]]] = [
