@@ -247,7 +247,7 @@ def cascade_split(rungs: Rungs, places: Sequence[int], alpha: float, seed: int) 
     order = np.random.default_rng(seed).permutation(len(rungs.wrong))
     held = round(HOLDOUT * len(order))
     used, tested = order[held:], order[:held]
-    u, wrong, tokens = (part[:, places] for part in (rungs.uncertainties, rungs.wrong, rungs.tokens))
+    u, wrong, tokens = rungs.uncertainties[:, places], rungs.wrong[:, places], rungs.tokens[:, places]
     found = certified_cascade(u[used], wrong[used], tokens[used], alpha=alpha, confidence=CONFIDENCE, seed=seed)
     if found is None:
         return Split(0.0, 0, 0, certified=False)

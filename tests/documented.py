@@ -293,7 +293,7 @@ def _run(path: Path, dubito: Dubito) -> None:
         shutil.copytree(made[0], path)
         return
     _hotpot(source := path.with_name(f"of-{path.stem}.json"), dubito)
-    dubito("eval", "df_rag", "--dataset", f"hotpotqa:{source}", "--out", path)
+    dubito("eval", "df_rag", "vanilla_rag", "--dataset", f"hotpotqa:{source}", "--out", path)
 
 
 def _calibration(path: Path, dubito: Dubito) -> None:

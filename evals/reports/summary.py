@@ -286,10 +286,8 @@ def summary_of(
         by_dataset.setdefault(question.dataset, []).append(question)
 
     def section_of(name: str, questions: Sequence[RunQuestion]) -> Section:
-        section, about = (
-            _section(name, questions, run, scores, metric=metric, compared=compared),
-            datasets.get(name, {}),
-        )
+        section = _section(name, questions, run, scores, metric=metric, compared=compared)
+        about = datasets.get(name, {})
         parts = _parted(section, run, scores, metric, reference) if reference is not None else []
         return replace(section, of=about.get("of"), left_out=about.get("left_out") or [], parts=parts)
 

@@ -343,7 +343,7 @@ def test_it_says_by_which_name_to_use_it_and_ends_everything(serve: Serve, tmp_p
     plain, states = f"http://127.0.0.1:{serve.port}/v1", f"http://127.0.0.1:{serve.port + 1}/v1"
     assert lines[0].startswith("Ready after ")
     assert lines[0].endswith(f": the model at {plain}, the hidden states of layer 15 at {states}.\n")
-    assert lines[1] == f"Use it by: --llm 'vllm:{plain}#Small-Model-1.5B&states={states}'\n"
+    assert lines[1] == f"Use it by: --llm 'vllm:{plain}#Small-Model-1.5B&states={states}&layer=15'\n"
     logs = [tmp_path / "cache" / "serve" / f"vllm-{port}.log" for port in (serve.port, serve.port + 1)]
     assert lines[2] == f"Logs: {logs[0]}, {logs[1]}\n"
     assert lines[3] == "Ctrl-C ends both.\n"
@@ -391,7 +391,7 @@ def test_a_server_that_is_killed_later_takes_the_other_and_its_orphans_along(ser
     assert process.stdout is not None
     told = json.loads(process.stdout.readline())
     assert told["layer"] == 15
-    assert told["llm"].endswith(f"#Small-Model-1.5B&states=http://127.0.0.1:{serve.port + 1}/v1")
+    assert told["llm"].endswith(f"#Small-Model-1.5B&states=http://127.0.0.1:{serve.port + 1}/v1&layer=15")
     os.kill(told["servers"][1]["pid"], signal.SIGKILL)
     out, err = serve.ended(1)
     assert out == "", "standard output has had its one object"
