@@ -66,13 +66,15 @@ async def conclude(state: EscalateState, context: EscalateContext, resources: Re
     if all(rung["failure"] for rung in tried):
         raise ModelUnavailable(context.graph, len(tried), last["failure"].removesuffix("."))
     measured = state["uncertainty"]  # of the last rung that did not fail
-    ended = next(rung for rung in reversed(tried) if not rung["failure"])
+    ended = next((rung for rung in reversed(tried) if rung["answer"].strip()), None) or next(
+        rung for rung in reversed(tried) if not rung["failure"]
+    )
     calibration = await asyncio.to_thread(calibration_of, context)
     void = await void_because(state, calibration, context, resources) if calibration else ""
     signal = calibration.signal if calibration and calibration.combinations else (measured or {"signal": ""})["signal"]
     update: EscalateState = {
         "answer": last["answer"] if last["certain"] else "",
-        "withheld_answer": "" if last["certain"] else _latest(tried),
+        "withheld_answer": "" if last["certain"] else ended["answer"],
         "abstained": not last["certain"],
         "certificate": _certificate(calibration, tried, void) if calibration else None,
         "uncertainty": measured and {"signal": signal, "value": ended["uncertainty"], "threshold": ended["threshold"]},
@@ -96,10 +98,6 @@ def thresholds_of(context: EscalateContext, calibration: CascadeCalibration | No
 def rungs_in_use(context: EscalateContext, thresholds: dict[str, float]) -> list[str]:
     """The rungs that are tried, the cheapest first."""
     return [name for name in context.names if name in thresholds]
-
-
-def _latest(tried: list[Rung]) -> str:
-    return next((rung["answer"] for rung in reversed(tried) if rung["answer"]), "")
 
 
 def _certificate(calibration: CascadeCalibration, tried: list[Rung], void: str) -> Certificate:

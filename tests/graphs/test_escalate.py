@@ -92,14 +92,15 @@ async def test_an_empty_answer_is_never_certain() -> None:
     assert (update["tried"][0]["certain"], update["next_rung"]) == (False, "vanilla_rag")
 
 
-async def test_of_rungs_that_are_not_certain_the_latest_answer_and_its_threshold_are_told() -> None:
-    def rung(answer: str, threshold: float, failure: str = "") -> Rung:
+@pytest.mark.parametrize("last", [{"failure": "It broke.", "uncertainty": None}, {"uncertainty": 1.0}])
+async def test_of_rungs_that_are_not_certain_the_latest_answer_is_told_with_what_is_its_own(last: dict[str, Any]) -> None:
+    def rung(answer: str, uncertainty: float | None, threshold: float, failure: str = "") -> Rung:
         return {
-            "graph": "cot", "answer": answer, "uncertainty": 2.0, "threshold": threshold, "certain": False,
+            "graph": "cot", "answer": answer, "uncertainty": uncertainty, "threshold": threshold, "certain": False,
             "failure": failure, "calls": 1, "tokens": 5,
         }  # fmt: skip
 
-    state: Any = {"tried": [rung("the Wyre", 0.2), rung("the Lune", 0.4), rung("", 0.9, failure="It broke.")]}
+    state: Any = {"tried": [rung("the Wyre", 3.0, 0.2), rung("the Lune", 2.0, 0.4), rung("", threshold=0.9, **last)]}
     state["uncertainty"] = {"signal": "semantic entropy", "value": 2.0, "threshold": None}
     update = await conclude(state, EscalateContext(**TWO), opened(Rungs()))
     assert (update["answer"], update["withheld_answer"]) == ("", "the Lune")
