@@ -338,7 +338,7 @@ def repair(path: Path) -> Repaired | None:
 
     Returns None for a file that is missing or undamaged, which stays as it is.
     """
-    if not path.is_file():
+    if not path.is_file() or _is_new(path):
         return None
     rows, damaged = {table: list[Sequence[Any]]() for table in COLUMNS}, 0
     with closing(sqlite3.connect(path)) as database:
@@ -371,9 +371,13 @@ def repair(path: Path) -> Repaired | None:
 
 
 def _rows_of_text(path: Path) -> dict[str, list[Sequence[Any]]]:
-    """The rows of `OUTCOMES` by table; `UserFault` if a line is damaged."""
+    """The rows of `OUTCOMES` by table; `UserFault` if the file cannot be read or a line is damaged."""
     rows: dict[str, list[Sequence[Any]]] = {table: [] for table in COLUMNS}
-    for number, line in enumerate(content_of(path).splitlines(), 1):
+    try:
+        content = content_of(path)
+    except OSError as fault:
+        raise UserFault(f"'{path}' cannot be read: {fault.strerror}.") from fault
+    for number, line in enumerate(content.splitlines(), 1):
         try:
             row = {"output": None, "error": None, **parsed(line), "trace": None}
             for name in ("output", "error", "value"):
@@ -463,6 +467,15 @@ def _version(path: Path) -> int:
     with closing(_to_read(path)) as database:
         (version,) = database.execute("PRAGMA user_version").fetchone()
     return int(version)
+
+
+def _is_new(path: Path) -> bool:
+    """Did the process that made the file end before it had tables?"""
+    try:
+        with closing(_to_read(path)) as database:
+            return bool(database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,))
+    except sqlite3.Error:
+        return False
 
 
 def _to_write(path: Path) -> sqlite3.Connection:

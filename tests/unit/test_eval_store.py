@@ -109,8 +109,15 @@ def test_a_kept_run_is_taken_in_wholly_after_an_interruption(tmp_path: Path, mon
             Store(tmp_path / RESULTS, new=True)
     with Store(tmp_path / RESULTS) as store:
         assert len(store.ended()) == 3, "read from the text"
+    assert repair(tmp_path / RESULTS) is None, "there is nothing to keep yet, and the text is whole"
     with Store(tmp_path / RESULTS, new=True) as store:
         assert len(store.ended()) == 3
+
+
+def test_a_kept_run_that_cannot_be_read_is_told(tmp_path: Path):
+    (tmp_path / OUTCOMES).symlink_to("/proc/self/mem")
+    with pytest.raises(UserFault, match=r"outcomes.jsonl' cannot be read: "):
+        Store(tmp_path / RESULTS, new=True)
 
 
 def test_a_kept_run_is_taken_in_once(tmp_path: Path):
