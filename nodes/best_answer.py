@@ -53,10 +53,12 @@ def latest_answer(state: DenseRagState) -> BestAnswer:
 def is_better(new: BestAnswer, best: BestAnswer, context: DenseRagContext) -> bool:
     """A new minimum of DSE, unless the best context was judged sufficient and the new one was not.
 
-    The DSE of an empty answer is no minimum, nor is that of a context of which no chunk was rephrased.
+    The DSE of an empty answer is no minimum, nor is that of a context of which no chunk was rephrased. An answer is
+    better than an empty one.
     """
-    if new["probed"] != best["probed"]:
-        return new["probed"]
+    new_rank, best_rank = ((bool(one["answer"].strip()), one["probed"]) for one in (new, best))
+    if new_rank != best_rank:
+        return new_rank > best_rank
     return new["dse"] < best["dse"] and (not suffices(best, context) or suffices(new, context))
 
 

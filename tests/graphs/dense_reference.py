@@ -140,7 +140,9 @@ def is_low(measured: Measurement, options: Options) -> bool:
 
 
 def is_better(new: Round, kept: Round) -> bool:
-    """Algorithm 3, lines 7-8; a measurement that does not count is no minimum."""
+    """Algorithm 3, lines 7-8; a measurement that does not count is no minimum, and no answer is worse than any."""
+    if bool(new.measured.answers[0].strip()) != bool(kept.measured.answers[0].strip()):
+        return bool(new.measured.answers[0].strip())
     if new.measured.counts != kept.measured.counts:
         return new.measured.counts
     return new.measured.dse < kept.measured.dse and (not kept.sufficient or bool(new.sufficient))

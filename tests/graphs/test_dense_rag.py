@@ -15,11 +15,12 @@ import pytest
 from dubito.errors import ContextOverflow, ContractFault, ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import dense_rag
 from dubito.models.interfaces import Vectors
+from dubito.nodes.best_answer import is_better
 from dubito.nodes.refine import how_many_fit
 from dubito.prompts import answer, passage
 from dubito.resources.resources import Resources
 from dubito.state.calibration import AnswerCalibration, identity, settings_of
-from dubito.state.dense_rag import DenseRagContext
+from dubito.state.dense_rag import BestAnswer, DenseRagContext
 from dubito.state.mixins import CorpusContext
 from dubito.state.records import Chunk
 from dubito.tests.graphs import dense_reference as reference
@@ -778,6 +779,26 @@ async def test_an_answer_is_not_left_for_an_empty_one_of_lower_dse() -> None:
     ran = await run(story, llm=llm, max_rounds=1)
     assert (ran.rounds[2]["dse"], ran.rounds[2]["responses"][0]) == (0, "")
     assert (ran.state["answer"], ran.state["dse"]) == ("seen s1", ran.rounds[1]["dse"])
+
+
+@pytest.mark.parametrize(
+    ("new", "best", "better"),
+    [
+        (("seen", False, 0.0), ("", False, 0.0), True),  # an answer that could not be probed is better than none
+        (("", False, 0.0), ("seen", False, 0.7), False),
+        (("seen", False, 0.0), ("seen s1", True, 0.7), False),
+        (("seen", True, 0.7), ("seen s1", False, 0.0), True),
+        (("seen", True, 0.3), ("seen s1", True, 0.7), True),
+        (("seen", True, 0.7), ("seen s1", True, 0.7), False),
+    ],
+)
+def test_which_of_two_answers_is_better(
+    new: tuple[str, bool, float], best: tuple[str, bool, float], *, better: bool
+) -> None:
+    def answer(given: str, probed: bool, dse: float) -> BestAnswer:
+        return {"answer": given, "chunk_ids": ["c"], "dse": dse, "probed": probed, "sufficient": None}
+
+    assert is_better(answer(*new), answer(*best), DenseRagContext(self_evaluation=False)) == better
 
 
 async def test_a_chunk_too_long_to_rephrase() -> None:

@@ -93,7 +93,9 @@ async def test_an_empty_answer_is_never_certain() -> None:
 
 
 @pytest.mark.parametrize("last", [{"failure": "It broke.", "uncertainty": None}, {"uncertainty": 1.0}])
-async def test_of_rungs_that_are_not_certain_the_latest_answer_is_told_with_what_is_its_own(last: dict[str, Any]) -> None:
+async def test_of_rungs_that_are_not_certain_the_latest_answer_is_told_with_its_own_doubt(
+    last: dict[str, Any],
+) -> None:
     def rung(answer: str, uncertainty: float | None, threshold: float, failure: str = "") -> Rung:
         return {
             "graph": "cot", "answer": answer, "uncertainty": uncertainty, "threshold": threshold, "certain": False,
