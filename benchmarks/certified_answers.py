@@ -27,9 +27,12 @@ from dubito.evals.answer_calibration import (
     answers_of,
     hash_of,
     learned_combination,
+    measured,
     part_of,
 )
 from dubito.evals.calibration import Judged
+from dubito.evals.cascade_calibration import Outcome as CascadeOutcome
+from dubito.evals.cascade_calibration import outcome_of
 from dubito.evals.reliability import auroc
 from dubito.evals.scores import ScoredOutcome, scores_of
 from dubito.evals.store import Store
@@ -78,9 +81,11 @@ def kept(folder: Path) -> list[Outcome]:
 
 
 def judged(outcomes: Sequence[Outcome], signal: str) -> list[Judged]:
-    """Outcomes as the calibration reads them."""
+    """Outcomes as the calibration reads them; a failed one has no signals."""
     return [
-        (
+        None
+        if not one.signals
+        else (
             {
                 "answer": "given",
                 "signals": one.signals,
@@ -173,32 +178,35 @@ def shuffled_table(outcomes: Sequence[Outcome], splits: int, seed: int) -> list[
 
 
 class Rungs(NamedTuple):
-    """The questions that every system of a run answered: [n, systems] each."""
+    """The questions that every system of a run was asked: [n, systems] each. known: is there an uncertainty?"""
 
     names: list[str]
     uncertainties: NDArray[np.float64]
+    known: NDArray[np.bool_]
     wrong: NDArray[np.bool_]
     tokens: NDArray[np.float64]
 
 
 def rungs_of(folder: Path) -> Rungs:
-    """What each system of an evaluation did with each question that all of them have been asked."""
+    """What each system of an evaluation did, in the terms of `dubito calibrate escalate`."""
     run = run_folder.read(folder)
     with Store(run.results) as store:
         scores = scores_of(run, store)
     names = [system.label for system in run.systems]
-    rows = [[scores.get((name, question.id)) for name in names] for question in run.questions]
-    found = [[one for one in row if one is not None] for row in rows]
-    whole = [row for row in found if len(row) == len(names)]
-    cells = [
-        [
-            (np.inf if one.uncertainty is None or not one.answer else one.uncertainty, not one.right, tokens_of(one))
-            for one in row
-        ]
-        for row in whole
+    questions = {hash_of(question.question): question.id for question in run.questions}
+    rows = [[scores.get((name, question)) for name in names] for question in questions.values()]
+    whole = [[one for one in row if one is not None] for row in rows if None not in row]
+    columns = [
+        answers_of([None if one.failed else (one.output, one.right) for one in column], None)
+        for column in zip(*whole, strict=True)
     ]
-    table = np.array(cells, dtype=np.float64)
-    return Rungs(names, table[..., 0], table[..., 1].astype(bool), table[..., 2])
+    return Rungs(
+        names,
+        np.array([[answer.uncertainty for answer in column] for column in columns]).T,
+        np.array([[np.isfinite(measured(answer)) for answer in column] for column in columns]).T,
+        np.array([[not answer.right for answer in column] for column in columns]).T,
+        np.array([[tokens_of(one) for one in row] for row in whole], dtype=np.float64),
+    )
 
 
 def tokens_of(scored: ScoredOutcome) -> int:
@@ -212,7 +220,8 @@ def rungs_table(rungs: Rungs, splits: int, seed: int) -> list[str]:
     lines = ["| system | right | AUROC | tokens a question |", "|---|---|---|---|"]
     for place, name in enumerate(rungs.names):
         u, wrong = rungs.uncertainties[:, place], rungs.wrong[:, place]
-        area = auroc(u.tolist(), wrong.tolist())
+        known = rungs.known[:, place]
+        area = auroc(u[known].tolist(), wrong[known].tolist())
         shown = "-" if area is None else f"{area:.2f}"
         lines.append(f"| {name} | {1 - wrong.mean():.2f} | {shown} | {rungs.tokens[:, place].mean():,.0f} |")
     return [*lines, "", *cascade_table(rungs, splits, seed), "", *oracle_table(rungs)]
@@ -251,32 +260,26 @@ def cascade_split(rungs: Rungs, places: Sequence[int], alpha: float, seed: int) 
     found = certified_cascade(u[used], wrong[used], tokens[used], alpha=alpha, confidence=CONFIDENCE, seed=seed)
     if found is None:
         return Split(0.0, 0, 0, certified=False)
-    return passed_on(u[tested], wrong[tested], tokens[tested], np.array(found.thresholds))
+    return split_of(outcome_of(found.thresholds, u[tested], wrong[tested], tokens[tested]))
 
 
-def passed_on(
-    u: NDArray[np.float64], wrong: NDArray[np.bool_], tokens: NDArray[np.float64], limits: NDArray[np.float64]
-) -> Split:
-    """Ask one system after the other until one is sure enough; a limit of −inf leaves its system out."""
-    gives = (u <= limits) & np.isfinite(u)
-    given, first = gives.any(axis=1), gives.argmax(axis=1)
-    asked = np.arange(len(limits)) <= np.where(given, first, len(limits))[:, None]
-    spent = np.where(asked & (limits > -np.inf), tokens, 0).sum(axis=1)
-    errors = int(wrong[given, first[given]].sum())
-    return Split(float(given.mean()), int(given.sum()), errors, certified=True, tokens=float(spent.mean()))
+def split_of(outcome: CascadeOutcome) -> Split:
+    """What certified thresholds did, as shares."""
+    coverage = outcome.answered / outcome.questions
+    return Split(coverage, outcome.answered, outcome.errors, certified=True, tokens=outcome.tokens)
 
 
 def oracle_table(rungs: Rungs) -> list[str]:
     """The most answers with at most that share of errors, if the right answers were known: an upper bound."""
     u, wrong, tokens = rungs.uncertainties, rungs.wrong, rungs.tokens
     levels = [
-        np.array([-np.inf, *np.unique(np.quantile(known[np.isfinite(known)], np.linspace(0, 1, 26)[1:]))])
-        for known in u.T
+        np.array([-np.inf, *np.unique(np.quantile(values[known], np.linspace(0, 1, 26)[1:]))])
+        for values, known in zip(u.T, rungs.known.T, strict=True)
     ]
     found: dict[str, list[Split]] = {name: [] for name in [*rungs.names, "cascade"]}
     for chosen in product(*levels):
         limits = np.array(chosen)
-        split = passed_on(u, wrong, tokens, limits)
+        split = split_of(outcome_of(chosen, u, wrong, tokens))
         found["cascade"].append(split)
         if (limits > -np.inf).sum() == 1:
             found[rungs.names[int(np.argmax(limits))]].append(split)

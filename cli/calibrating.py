@@ -20,7 +20,7 @@ from ..errors import DubitoError, UserFault, either
 from ..evals.answer_calibration import AnswerOptions, hash_of
 from ..evals.answers import answer_rule
 from ..evals.calibration import CalibrationReport, CalibrationRequest, Calibrator, Outputs, judged
-from ..evals.cascade_calibration import calibrate_cascade, rung_answers
+from ..evals.cascade_calibration import calibrate_cascade, check_cascade, rung_answers
 from ..evals.datasets import load_dataset
 from ..evals.questions import GoldQuestion
 from ..evals.run_folder import MANIFEST, EvaluationTask, read
@@ -43,6 +43,7 @@ from ..state.context import BaseContext
 from ..state.escalate import RUNGS, EscalateContext
 from ..state.mixins import AnsweringContext, CorpusContext
 from ..state.wrong_settings import sentence_of
+from ..uncertainty.risk_control import MOST_RUNGS
 from .ask_many import ask_unfinished, open_store, progress, show_failures
 
 AnyCalibrator = Calibrator[Any, Any]
@@ -206,9 +207,22 @@ def _cascade(
             f"'{folder}' is no evaluation: evaluate every rung first, as in dubito eval cot vanilla_rag --set "
             "uncertainty=semantic_entropy --dataset ..., and give its folder."
         )
-    names = [system.graph for system in read(folder).systems if system.graph in RUNGS]
+    graphs = [system.graph for system in read(folder).systems]
+    names = [graph for graph in graphs if graph in RUNGS]
     for assignment in assignments:
         names = EscalateContext(rungs=assignment.removeprefix("rungs=")).names
+    if len(names) > MOST_RUNGS:
+        raise UserFault(
+            f"A cascade of {len(names)} rungs is too long to calibrate: choose at most {MOST_RUNGS}, as in --set "
+            f"rungs={','.join(names[:MOST_RUNGS])}."
+        )
+    if missing := next((name for name in names if name not in graphs), None):
+        raise UserFault(f"In '{folder}' no system answered with {missing}: evaluate it too, or choose other rungs.")
+    if repeated := next((name for name in names if graphs.count(name) > 1), None):
+        raise UserFault(
+            f"In '{folder}' several systems answered with {repeated}, and a cascade has each graph once: evaluate its "
+            "rungs in a run of their own."
+        )
     is_right, rungs = answer_rule(right), []
     corpora: dict[str, str | None] = {}
     for name in names:
@@ -224,7 +238,10 @@ def _cascade(
             f"The rungs of a cascade answer from one corpus, and those in '{folder}' from {' and '.join(corpora)}: "
             "evaluate them with one."
         )
-    return calibrate_cascade(rungs, given, right=right, made_with=made_with, out=out, corpus=corpus)
+    hashes = [hash_of(question.question) for question in source.questions]
+    if given.check is not None:
+        return check_cascade(rungs, given, hashes, right=right, corpus=corpus)
+    return calibrate_cascade(rungs, given, hashes, right=right, made_with=made_with, out=out, corpus=corpus)
 
 
 def known_by(context: BaseContext) -> str | None:

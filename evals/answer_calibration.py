@@ -52,6 +52,8 @@ LEAST_SPREAD = 1e-9
 LEAST_P = 0.05
 """New questions with a smaller p-value differ from those of the calibration."""
 
+ALL_CALIBRATED_ON = "All of these questions were calibrated on, so they check nothing: ask others."
+
 
 class JudgedAnswer(NamedTuple):
     """The uncertainty of an answer, ∞ if it is unknown or there is no answer; whether it is right; did the run fail?"""
@@ -189,7 +191,7 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
             answered=tried.answered,
             errors=tried.errors,
             failed=sum(answer.failed for answer in answers),
-            uncertainties=[value if math.isfinite(value) else None for value in map(_measured, unlearned)],
+            uncertainties=[value if math.isfinite(value) else None for value in map(measured, unlearned)],
             hashes=hashes_used,
             corpus=request.corpus,
             context=context_with(self.context, request.corpus),
@@ -213,54 +215,50 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
     def _checkable(self, file: Path, request: CalibrationRequest) -> AnswerCalibration:
         """The calibration in a file; `UserFault` if it is for another corpus or another rule for right answers."""
         old = AnswerCalibration.load(file, self.graph, self.context)
-        if None not in (old.corpus, request.corpus) and old.corpus != request.corpus:
-            raise UserFault(
-                f"The calibration '{file}' was made with another corpus, so these answers do not check it: use the "
-                "corpus it was made with, or calibrate again."
-            )
-        if old.right != request.right:
-            raise UserFault(
-                f"The calibration '{file}' counts answers as right by {old.right}, not {request.right}: leave --right "
-                "out."
-            )
+        check_comparable(old, file, request.right, request.corpus)
         return old
 
     def _checked(
         self, old: AnswerCalibration, answers: Sequence[JudgedAnswer], hashes: Sequence[str]
     ) -> CalibrationReport:
-        """Do these answers look like those of the calibration, and how many of those it gives are wrong?"""
+        """Do new answers look like those of the calibration, and how many of those it gives are wrong?
+
+        Questions that were calibrated on say nothing and are left out.
+        """
         before = [math.inf if value is None else value for value in old.uncertainties]
-        drift = looks_alike(before, [*map(_measured, answers)], self.given.seed)
-        now = part_of(answers, old.threshold)
-        alike = drift.p_value > LEAST_P
-        verdict = (
-            "These questions look like those of the calibration."
-            if alike
-            else f"These questions differ from those of the calibration, which no longer holds: calibrate {self.graph} "
-            "again with new questions."
-        )
+        known = set(old.hashes)
+        new = [answer for answer, hashed in zip(answers, hashes, strict=True) if hashed not in known]
+        if not new:
+            raise UserFault(ALL_CALIBRATED_ON)
+        drift = looks_alike(before, [*map(measured, new)], self.given.seed)
+        now = part_of(new, old.threshold)
+        verdict, figures = verdict_of(old, now, alike=drift.p_value > LEAST_P)
         comparison = (
             f"The probability that a new answer is less sure than an old one is {drift.less_sure:.2f}, and 0.5 is the "
             f"same (p = {drift.p_value:.3g})."
         )
-        blocks: list[Block] = [Words(verdict, "strong" if alike else "warn"), Words(comparison)]
-        blocks += _risk(now, "to these questions")
-        if repeated := len(set(hashes) & set(old.hashes)):
-            warning = f"{counted(repeated, 'question')} of these were calibrated on, and check nothing: ask others."
-            blocks.insert(0, Words(warning, "warn"))
-        risk = now.risk_interval()
-        return CalibrationReport(
-            None, blocks, {"alike": alike, "calibrated_on": repeated, **drift._asdict(), **now._asdict(), "risk": risk}
-        )
+        repeated = len(answers) - len(new)
+        blocks = [*verdict, Words(comparison), *left_out(repeated), *risk_of(now, "to these questions")]
+        figures |= {"calibrated_on": repeated, **drift._asdict(), **now._asdict(), "risk": now.risk_interval()}
+        return CalibrationReport(None, blocks, figures)
 
     def _planned(self, answers: Sequence[JudgedAnswer], coverage: float) -> CalibrationReport:
         """How many questions certify the risk for a share of answers, at the accuracy and AUROC of these answers?"""
         given, separation = self.given, _separation(answers)
-        right = sum(answer.right for answer in answers) / len(answers)
+        known = [answer.right for answer in answers if math.isfinite(measured(answer))]
+        failed = sum(answer.failed for answer in answers) / len(answers)
+        unknown = 1 - failed - len(known) / len(answers)
         if separation is None or given.risk is None:
             raise UserFault("All answers are right, or all are wrong, so nothing can be planned: give other questions.")
+        if coverage >= 1 - unknown:
+            raise UserFault(
+                f"Only {1 - unknown:.0%} of the questions have an answer of known uncertainty: give a smaller --plan."
+            )
+        right = sum(known) / len(known)
         plan = questions_needed(
             right=right,
+            failed=failed,
+            unknown=unknown,
             auroc=separation,
             alpha=given.risk,
             coverage=coverage,
@@ -280,9 +278,16 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
             f"With the best threshold {plan.oracle_risk:.0%} of these answers are wrong, and a risk of {given.risk:g} "
             f"leaves {plan.oracle_coverage:.0%} of the questions answered."
         )
-        seen = f"{right:.0%} of {counted(len(answers), 'answer')} are right, and the AUROC is {separation:.2f}."
+        seen = f"{right:.0%} of {counted(len(known), 'answer')} are right, and the AUROC is {separation:.2f}."
         blocks = [Words(sentence, "strong"), Words(best), Words(seen, "dim")]
-        figures = {"right": right, "auroc": separation, **plan._asdict(), "questions": questions}
+        figures = {
+            "right": right,
+            "failed": failed,
+            "unknown": unknown,
+            "auroc": separation,
+            **plan._asdict(),
+            "questions": questions,
+        }
         return CalibrationReport(None, blocks, figures)
 
     def _held_back(self, questions: int) -> str:
@@ -350,23 +355,61 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
         return certified.threshold
 
 
+def check_comparable(old: AnswerCalibration, file: Path, right: str, corpus: str | None) -> None:
+    """Raise `UserFault` if answers from this corpus, judged by this rule, do not check the calibration of this file."""
+    if None not in (old.corpus, corpus) and old.corpus != corpus:
+        raise UserFault(
+            f"The calibration '{file}' was made with another corpus, so these answers do not check it: use the corpus "
+            "it was made with, or calibrate again."
+        )
+    if old.right != right:
+        raise UserFault(
+            f"The calibration '{file}' counts answers as right by {old.right}, not {right}: leave --right out."
+        )
+
+
+def verdict_of(old: AnswerCalibration, now: Part, *, alike: bool) -> tuple[list[Block], dict[str, Any]]:
+    """Does the calibration still hold? now: what it does with new questions; alike: do their uncertainties look alike?
+
+    A risk that was promised is exceeded if even the lower end of its interval is above it.
+    """
+    risk = now.risk_interval()
+    too_many = old.guarantee == "risk" and risk is not None and risk[0] > old.alpha
+    again = f"calibrate {old.technique} again with new questions."
+    if too_many:
+        said = f"More of the answers given are wrong than the {old.alpha:g} that the calibration allows: {again}"
+    elif not alike:
+        said = f"These questions differ from those of the calibration, which no longer holds: {again}"
+    else:
+        said = "These questions look like those of the calibration."
+    return [Words(said, "strong" if alike and not too_many else "warn")], {"alike": alike, "too_many_errors": too_many}
+
+
+def left_out(repeated: int) -> list[Block]:
+    """How many questions check nothing, if any."""
+    if not repeated:
+        return []
+    return [Words(f"{counted(repeated, 'question')} of these were calibrated on, and are left out.", "warn")]
+
+
 def nothing_certified(
     values: NDArray[np.float64], wrong: NDArray[np.bool_], given: AnswerOptions, contexts: Sequence[AnsweringContext]
 ) -> str:
     """Why no threshold could be certified, and what to do. values, wrong: [n], or [n, rungs] of a cascade."""
-    least = least_certified_risk(values, wrong, confidence=given.confidence, seed=given.seed)
+    least = least_certified_risk(values, wrong, above=given.risk or 0.0, confidence=given.confidence, seed=given.seed)
     best = "no risk can be certified with these answers" if least is None else f"the least risk is about {least:g}"
     share = wrong.mean(axis=0).min()
     half = 1 - (1 - given.confidence) / 2
     remedies = ["more questions", "a larger --risk"]
     if any(context.uncertainty not in ("semantic_entropy", "combined") for context in contexts):
         remedies.append("another uncertainty (--set uncertainty=semantic_entropy)")
+    how_many = "--plan SHARE says how many questions it takes. " if values.ndim == 1 else ""
     return (
         f"No threshold can be certified for a risk of {given.risk:g} with confidence {given.confidence:g}: of "
         f"{counted(len(values), 'question')} {share:.0%} are answered wrong, and {best}. Give {either(remedies)}. "
-        "Ask new questions for it. Each further try with the same ones, also among others, is another test: to keep "
-        f"this confidence over several tries, all of them need --confidence 1 - {1 - given.confidence:.3g} / tries, "
-        f"such as {half:.4g} for two."
+        f"{how_many}Ask new questions for it. Each further try with the same ones, also among others, is another test: "
+        f"to keep this confidence over several tries, all of them need --confidence 1 - {1 - given.confidence:.3g} / "
+        f"tries, such as {half:.4g} for two."
     )
 
 
@@ -467,8 +510,8 @@ def split(answers: Sequence[T], holdout: float, seed: int) -> tuple[list[T], lis
 
 
 def part_of(answers: Sequence[JudgedAnswer], threshold: float) -> Part:
-    """What the threshold does with these answers."""
-    given = [answer for answer in answers if answer.uncertainty <= threshold]
+    """What the threshold does with these answers; a failed question counts as a wrong answer that it gives."""
+    given = [answer for answer in answers if answer.failed or answer.uncertainty <= threshold]
     right = sum(answer.right for answer in answers)
     return Part(len(answers), right, len(given), sum(not answer.right for answer in given))
 
@@ -481,7 +524,7 @@ def _blocks(found: AnswerCalibration, used: Part, held: Part, separation: float 
         Words(found.promise()),
         Table(columns, rows),
     ]
-    blocks += _risk(held, "among the questions held back")
+    blocks += risk_of(held, "among the questions held back")
     if separation is not None:
         blocks.append(Words(f"The AUROC of this uncertainty is {separation:.2f}, and 0.5 is chance."))
     if found.combination is not None:
@@ -493,7 +536,7 @@ def _blocks(found: AnswerCalibration, used: Part, held: Part, separation: float 
     return blocks
 
 
-def _risk(part: Part, where: str) -> list[Block]:
+def risk_of(part: Part, where: str) -> list[Block]:
     """The share of the answers given that is wrong."""
     interval = part.risk_interval()
     if interval is None:
@@ -506,10 +549,11 @@ def _risk(part: Part, where: str) -> list[Block]:
     return [Words(sentence)]
 
 
-def _measured(answer: JudgedAnswer) -> float:
+def measured(answer: JudgedAnswer) -> float:
+    """The uncertainty that was measured; ∞ where the run failed."""
     return math.inf if answer.failed else answer.uncertainty
 
 
 def _separation(answers: Sequence[JudgedAnswer]) -> float | None:
-    known = [answer for answer in answers if math.isfinite(_measured(answer))]
+    known = [answer for answer in answers if math.isfinite(measured(answer))]
     return auroc([answer.uncertainty for answer in known], [not answer.right for answer in known])

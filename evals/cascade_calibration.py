@@ -12,26 +12,36 @@ from numpy.typing import NDArray
 
 from ..errors import UserFault
 from ..presenters.blocks import Block, Cell, Row, Table, Words, num
-from ..state.calibration import CascadeCalibration, identity, settings_of
+from ..state.calibration import CascadeCalibration, Combination, identity, settings_of
 from ..state.context import BaseContext
 from ..state.escalate import EscalateContext
 from ..state.mixins import AnsweringContext
-from ..uncertainty.risk_control import certified_cascade
+from ..uncertainty.risk_control import certified_cascade, learning_part, looks_alike
 from .answer_calibration import (
+    ALL_CALIBRATED_ON,
     COMBINED,
+    LEAST_P,
     AnswerOptions,
-    answer_of,
+    JudgedAnswer,
+    Part,
+    answers_of,
+    check_comparable,
     context_with,
     learned_combination,
+    left_out,
+    measured,
     nothing_certified,
+    risk_of,
     signal_of,
     split,
+    verdict_of,
 )
 from .calibration import CalibrationReport, Judged
+from .statistics import holm
 
 Numbers = NDArray[np.float64]
 
-NOT_SHARED = frozenset({"calibration", "corpus", "concurrency", "on_bad_record", "preset"})
+NOT_SHARED = frozenset({"calibration", "cite", "corpus", "concurrency", "on_bad_record", "preset"})
 """Settings of a rung that are no settings of its own in a cascade, or change no answer."""
 
 
@@ -44,8 +54,8 @@ class RungAnswers(NamedTuple):
     tokens: Sequence[float]
 
 
-class _Outcome(NamedTuple):
-    """What thresholds do with some questions: shares of all, tokens a question."""
+class Outcome(NamedTuple):
+    """What thresholds do with some questions. errors: answers given that are wrong; tokens: the mean of a question."""
 
     questions: int
     answered: int
@@ -56,6 +66,7 @@ class _Outcome(NamedTuple):
 def calibrate_cascade(
     rungs: Sequence[RungAnswers],
     given: AnswerOptions,
+    hashes: Sequence[str],
     *,
     right: str,
     made_with: Mapping[str, Any],
@@ -64,13 +75,15 @@ def calibrate_cascade(
 ) -> CalibrationReport:
     """Find the thresholds of a cascade of these rungs, the cheapest first, and save the file.
 
-    corpus: the hash of its chunks, if it is known. A rung that failed passes the question on, as in a run. Each rung
-    alone is certified too, for comparison. Raises `UserFault` if nothing can be certified, for rungs that cannot be one
-    cascade, and for options that a cascade does not have.
+    hashes: of the questions; corpus: the hash of its chunks, if it is known. Where a rung failed, it counts as giving a
+    wrong answer: the certificate is for runs without a failure, and those that fail may be the harder ones or the
+    easier. Each rung alone is certified too, for comparison. Raises `UserFault` if nothing can be certified, for rungs
+    that cannot be one cascade, and for options that a cascade does not have.
     """
-    if given.risk is None or given.plan is not None or given.check is not None:
+    if given.risk is None or (given.plan, given.keep, given.average) != (None, None, None):
         raise UserFault(
-            "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --plan or --check."
+            "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --plan, --keep or "
+            "--average."
         )
     context = cascade_context(rungs)
     contexts = [rung.context for rung in rungs if isinstance(rung.context, AnsweringContext)]
@@ -80,10 +93,8 @@ def calibrate_cascade(
         for rung in rungs
         if context.uncertainty == "combined"
     }
-    answers = [[answer_of(judged, combinations.get(rung.graph)) for judged in rung.judged] for rung in rungs]
-    u = np.array([[answer.uncertainty for answer in rung] for rung in answers]).T
-    wrong = np.array([[not answer.right for answer in rung] for rung in answers]).T
-    tokens = np.array([rung.tokens for rung in rungs], dtype=np.float64).T
+    unlearned = used[learning_part(len(used), given.seed)[1]] if combinations else used
+    answers, u, wrong, tokens = _tables(rungs, combinations)
     certify = partial(certified_cascade, alpha=given.risk, confidence=given.confidence, seed=given.seed)
     certified = certify(u[used], wrong[used], tokens[used], beyond=given.beyond)
     if certified is None:
@@ -111,19 +122,79 @@ def calibrate_cascade(
         answered=certified.answered,
         errors=certified.errors,
         failed=sum(answer.failed for rung in answers for answer in rung),
+        rung_uncertainties={
+            rung.graph: [_known(column[place]) for place in unlearned]
+            for rung, column in zip(rungs, answers, strict=True)
+        },
+        hashes=[hashes[place] for place in used],
         corpus=corpus,
         context=context_with(context, corpus),
         made_with={**made_with, "holdout": given.holdout, "seed": given.seed},
     )
     found.save(out)
-    systems = {"escalate": _outcome(certified.thresholds, u[held], wrong[held], tokens[held])}
+    systems = {"escalate": outcome_of(certified.thresholds, u[held], wrong[held], tokens[held])}
     for place, rung in enumerate(rungs):
         column = slice(place, place + 1)
         alone = certify(u[used, column], wrong[used, column], tokens[used, column])
         threshold = alone.thresholds if alone else (-np.inf,)
-        systems[f"{rung.graph} alone"] = _outcome(threshold, u[held, column], wrong[held, column], tokens[held, column])
-    figures = {"held_back": {name: outcome._asdict() for name, outcome in systems.items()}}
+        systems[f"{rung.graph} alone"] = outcome_of(
+            threshold, u[held, column], wrong[held, column], tokens[held, column]
+        )
+    figures = {"held_back": {name: one._asdict() for name, one in systems.items()}}
     return CalibrationReport(found, _blocks(found, systems, context), figures)
+
+
+def check_cascade(
+    rungs: Sequence[RungAnswers], given: AnswerOptions, hashes: Sequence[str], *, right: str, corpus: str | None
+) -> CalibrationReport:
+    """Do new answers of the rungs look like those of the calibration `given.check`, and how many given are wrong?
+
+    The uncertainties of each rung that is run are compared, and p is corrected for their number by Holm. Questions that
+    were calibrated on are left out. Raises `UserFault` for a calibration of another cascade, corpus or rule.
+    """
+    file = given.check
+    assert file is not None  # noqa: S101 - the caller has asked
+    old = CascadeCalibration.load(file, "escalate", cascade_context(rungs))
+    check_comparable(old, file, right, corpus)
+    if not old.rung_uncertainties:
+        raise UserFault(f"The calibration '{file}' does not hold its rungs' uncertainties: calibrate again.")
+    answers, u, wrong, tokens = _tables(rungs, old.combinations)
+    known = set(old.hashes)
+    new = [place for place, hashed in enumerate(hashes) if hashed not in known]
+    if not new:
+        raise UserFault(ALL_CALIBRATED_ON)
+    thresholds: list[float] = [-np.inf if (limit := old.thresholds[rung.graph]) is None else limit for rung in rungs]
+    p_values = {}
+    for rung, column, threshold in zip(rungs, answers, thresholds, strict=True):
+        before = [np.inf if value is None else value for value in old.rung_uncertainties[rung.graph]]
+        if np.isfinite(threshold):
+            after = [measured(column[place]) for place in new]
+            p_values[rung.graph] = looks_alike(before, after, given.seed).p_value
+    corrected = dict(zip(p_values, holm([*p_values.values()]), strict=True))
+    found = outcome_of(thresholds, u[new], wrong[new], tokens[new])
+    now = Part(found.questions, int((~wrong[new]).any(axis=1).sum()), found.answered, found.errors)
+    alike = min(corrected.values()) > LEAST_P
+    verdict, figures = verdict_of(old, now, alike=alike)
+    by_rung = ", ".join(f"{graph} p = {p:.3g}" for graph, p in corrected.items())
+    blocks = [*verdict, Words(f"Compared with the uncertainties of the calibration, corrected by Holm: {by_rung}.")]
+    blocks += left_out(len(hashes) - len(new)) + risk_of(now, "to these questions")
+    repeated = {"calibrated_on": len(hashes) - len(new), "p_values": corrected}
+    return CalibrationReport(None, blocks, {**figures, **repeated, **found._asdict(), "risk": now.risk_interval()})
+
+
+def _tables(
+    rungs: Sequence[RungAnswers], combinations: Mapping[str, Combination]
+) -> tuple[list[list[JudgedAnswer]], Numbers, NDArray[np.bool_], Numbers]:
+    """The answers of each rung; their uncertainties, errors and tokens, [questions, rungs] each."""
+    answers = [answers_of(rung.judged, combinations.get(rung.graph)) for rung in rungs]
+    u = np.array([[answer.uncertainty for answer in rung] for rung in answers]).T
+    wrong = np.array([[not answer.right for answer in rung] for rung in answers]).T
+    return answers, u, wrong, np.array([rung.tokens for rung in rungs], dtype=np.float64).T
+
+
+def _known(answer: JudgedAnswer) -> float | None:
+    value = measured(answer)
+    return value if np.isfinite(value) else None
 
 
 def cascade_context(rungs: Sequence[RungAnswers]) -> EscalateContext:
@@ -159,21 +230,20 @@ def rung_answers(graph: str, context: BaseContext, judged: Sequence[Judged]) -> 
     return RungAnswers(graph, context, judged, tokens)
 
 
-def _outcome(thresholds: Sequence[float], u: Numbers, wrong: NDArray[np.bool_], tokens: Numbers) -> _Outcome:
-    answered = errors = 0
-    spent = 0.0
-    for uncertainties, is_wrong, costs in zip(u, wrong, tokens, strict=True):
-        for threshold, value, error, cost in zip(thresholds, uncertainties, is_wrong, costs, strict=True):
-            if threshold == -np.inf:
-                continue
-            spent += cost
-            if value <= threshold:
-                answered, errors = answered + 1, errors + int(error)
-                break
-    return _Outcome(len(u), answered, errors, spent / max(len(u), 1))
+def outcome_of(thresholds: Sequence[float], u: Numbers, wrong: NDArray[np.bool_], tokens: Numbers) -> Outcome:
+    """What these thresholds do with questions: one rung after the other is asked, until one is sure enough.
+
+    thresholds: one a rung, −inf for a rung that is not run. u, wrong, tokens: [questions, rungs].
+    """
+    limits = np.asarray(thresholds)
+    gives = (u <= limits) & np.isfinite(u)
+    given, first = gives.any(axis=1), gives.argmax(axis=1)
+    asked = np.arange(len(limits)) <= np.where(given, first, len(limits))[:, None]
+    spent = np.where(asked & (limits > -np.inf), tokens, 0).sum()
+    return Outcome(len(u), int(given.sum()), int(wrong[given, first[given]].sum()), float(spent) / max(len(u), 1))
 
 
-def _blocks(found: CascadeCalibration, systems: Mapping[str, _Outcome], context: EscalateContext) -> list[Block]:
+def _blocks(found: CascadeCalibration, systems: Mapping[str, Outcome], context: EscalateContext) -> list[Block]:
     rows = [
         Row([Cell(name), Cell("not run", tone="dim") if value is None else num(value)])
         for name, value in found.thresholds.items()

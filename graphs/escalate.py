@@ -10,29 +10,30 @@ the answer is withheld. After selective prediction (El-Yaniv and Wiener 2010) an
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
-from ..errors import ContextOverflow, ModelUnavailable
+from ..errors import DubitoError
+from ..models.metering import spent_by_task
 from ..nodes.escalate import assess, begin_cascade, conclude
 from ..resources.resources import Resources
 from ..state.escalate import RUNGS, EscalateContext, EscalateOutput, EscalateState, rung_context
 from ..state.flow import Question
+from ..state.records import NO_USAGE, Usage, add_usage
 from .registry import graph_named
 from .wiring import Machine, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from .registry import Graph
 
-FAILURES = (ModelUnavailable, ContextOverflow)
-"""The faults of a rung after which the next one is tried."""
-
 
 class RungRunnable(RunnableLambda[Any, Any]):
-    """A graph as a rung: a failure is its result. LangGraph and Studio find the graph in `deps`."""
+    """A graph as a rung: a failure is its result, with its cost. LangGraph and Studio find the graph in `deps`."""
 
     def __init__(self, graph: Graph, context: Callable[[], EscalateContext]) -> None:
         """graph: the rung; context: gives the settings of the running cascade."""
@@ -46,17 +47,30 @@ class RungRunnable(RunnableLambda[Any, Any]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002, ANN401
         """The graph's output, or why it has none."""
-        try:
-            return self._graph.invoke(input, config, context=self._context())
-        except FAILURES as fault:
-            return {"failure": str(fault)}
+        with _counted() as spent:
+            try:
+                return self._graph.invoke(input, config, context=self._context())
+            except DubitoError as fault:
+                return {"failure": str(fault), "usage": reduce(add_usage, spent.values(), NO_USAGE)}
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002, ANN401
         """The graph's output, or why it has none."""
-        try:
-            return await self._graph.ainvoke(input, config, context=self._context())
-        except FAILURES as fault:
-            return {"failure": str(fault)}
+        with _counted() as spent:
+            try:
+                return await self._graph.ainvoke(input, config, context=self._context())
+            except DubitoError as fault:
+                return {"failure": str(fault), "usage": reduce(add_usage, spent.values(), NO_USAGE)}
+
+
+@contextmanager
+def _counted() -> Iterator[dict[str, Usage]]:
+    """What the nodes cost that run meanwhile, by task."""
+    spent: dict[str, Usage] = {}
+    token = spent_by_task.set(spent)
+    try:
+        yield spent
+    finally:
+        spent_by_task.reset(token)
 
 
 def build(

@@ -25,7 +25,7 @@ from langgraph.typing import InputT, OutputT, StateT
 from ..errors import ModelFault, ModelUnavailable
 from ..models.answer_stream import AnswerStream, Shown, current_answer
 from ..models.background import run_in_background
-from ..models.metering import Meter, current_meter, watchers
+from ..models.metering import Meter, current_meter, spent_by_task, watchers
 from ..nodes.check_certainty import check_certainty
 from ..nodes.cite import cite, leave_uncited
 from ..nodes.prepare import Hook, prepare
@@ -312,7 +312,9 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
             current_meter.reset(token)
             own_prompts.reset(prompts_token)
             current_answer.reset(answer_token)
-        seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            if (spent := spent_by_task.get()) is not None:
+                spent[_task()] = _usage(name, meter.calls, seconds)
         if watchers.evidence is not None and update.get("evidence"):
             watchers.evidence(state, update["evidence"], seconds)
         # `prepare` resets `usage` for the thread's new question and is not counted itself
@@ -323,7 +325,7 @@ class Machine(StateGraph[StateT, C, InputT, OutputT]):
 
 
 def _streaming_meter(runtime: Runtime[Any], node: str) -> Meter:
-    task = str(get_config()["configurable"].get("checkpoint_ns", ""))
+    task = _task()
 
     def on_call(call: Call) -> None:
         runtime.stream_writer({"type": "llm_call", "node": node, "task": task, "call": asdict(call)})
@@ -335,6 +337,11 @@ def _streaming_meter(runtime: Runtime[Any], node: str) -> Meter:
     reader = get_config()["configurable"].get("__pregel_read")
     # a retried node has paid for the calls of its failed attempts, too
     return Meter(on_call, on_progress, [] if reader is None else _calls.setdefault(reader, []))
+
+
+def _task() -> str:
+    """The name of the running task, which a retry keeps."""
+    return str(get_config()["configurable"].get("checkpoint_ns", ""))
 
 
 def _answer_stream() -> AnswerStream | None:

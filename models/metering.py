@@ -11,6 +11,7 @@ from typing import Any
 from ..concurrency import values_of_loop
 from ..errors import ContractFault
 from ..state.messages import Call
+from ..state.records import Usage
 from .interfaces import ChatModel, Choice, Introspection, Reply, Scores
 from .wrapped_chat import Result, WrappedChat
 
@@ -31,6 +32,9 @@ class Meter:
 
 
 current_meter: ContextVar[Meter | None] = ContextVar("current_meter", default=None)
+
+spent_by_task: ContextVar[dict[str, Usage] | None] = ContextVar("spent_by_task", default=None)
+"""What the nodes of a graph cost so far, by task, if somebody wants to know it even of a run that fails."""
 
 
 @dataclass

@@ -4,17 +4,22 @@ import asyncio
 
 from ..errors import ModelUnavailable
 from ..models.answer_stream import show_answer
+from ..resources.fitting import fitted
 from ..resources.resources import Resources
 from ..state.calibration import CascadeCalibration
-from ..state.escalate import EscalateContext, EscalateState, Rung
+from ..state.escalate import EscalateContext, EscalateState, Rung, rung_context
 from ..state.records import Certificate
-from .prepare import void_because
+from .prepare import open_resources, void_because
 
 
 async def begin_cascade(state: EscalateState, context: EscalateContext, resources: Resources) -> EscalateState:
-    """The first rung."""
+    """The first rung, after a look at what all of them need: a fault of a later one comes before the first call."""
     calibration = await asyncio.to_thread(calibration_of, context)
-    return {"next_rung": rungs_in_use(context, thresholds_of(context, calibration))[0]}
+    names = rungs_in_use(context, thresholds_of(context, calibration))
+    for name in names:
+        rung = await asyncio.to_thread(rung_context, name)
+        await open_resources(await fitted(rung.unchecked(context.for_part(rung)), resources), resources)
+    return {"next_rung": names[0]}
 
 
 async def assess(state: EscalateState, context: EscalateContext, resources: Resources) -> EscalateState:
@@ -27,12 +32,14 @@ async def assess(state: EscalateState, context: EscalateContext, resources: Reso
     usage, failure = state["usage"], state["failure"] or ""
     tokens = usage["prompt_tokens"] + usage["completion_tokens"]
     uncertainty = None if failure else (state["uncertainty"] or {"value": None})["value"]
+    signal = (state["uncertainty"] or {"signal": ""})["signal"]
     if calibration and name in calibration.combinations and not failure:
-        uncertainty = calibration.combinations[name].value(state["signals"])
+        uncertainty, signal = calibration.combinations[name].value(state["signals"]), calibration.signal
     rung: Rung = {
         "graph": name,
         "answer": "" if failure else state["answer"],
         "uncertainty": uncertainty,
+        "signal": "" if failure else signal,
         "threshold": thresholds[name],
         "certain": bool(not failure and state["answer"].strip())
         and uncertainty is not None
@@ -65,19 +72,19 @@ async def conclude(state: EscalateState, context: EscalateContext, resources: Re
     last = tried[-1]
     if all(rung["failure"] for rung in tried):
         raise ModelUnavailable(context.graph, len(tried), last["failure"].removesuffix("."))
-    measured = state["uncertainty"]  # of the last rung that did not fail
     ended = next((rung for rung in reversed(tried) if rung["answer"].strip()), None) or next(
         rung for rung in reversed(tried) if not rung["failure"]
     )
     calibration = await asyncio.to_thread(calibration_of, context)
     void = await void_because(state, calibration, context, resources) if calibration else ""
-    signal = calibration.signal if calibration and calibration.combinations else (measured or {"signal": ""})["signal"]
     update: EscalateState = {
         "answer": last["answer"] if last["certain"] else "",
         "withheld_answer": "" if last["certain"] else ended["answer"],
         "abstained": not last["certain"],
         "certificate": _certificate(calibration, tried, void) if calibration else None,
-        "uncertainty": measured and {"signal": signal, "value": ended["uncertainty"], "threshold": ended["threshold"]},
+        "uncertainty": {"signal": ended["signal"], "value": ended["uncertainty"], "threshold": ended["threshold"]}
+        if ended["signal"]
+        else None,
     }
     show_answer(update["answer"])
     return update

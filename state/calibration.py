@@ -199,12 +199,13 @@ def percent(share: float) -> str:
 class CascadeCalibration(AnswerCalibration):
     """The same for a cascade.
 
-    thresholds: by rung; null for a rung that is not run; `threshold` is the highest. combinations: by rung, if each
-    rung's uncertainty is a combination of several. beyond: the share of all questions that, at the same confidence, the
-    first rung leaves to the others at most; null if that is not promised.
+    thresholds: by rung; null for a rung that is not run; `threshold` is the highest. rung_uncertainties: by rung, as
+    `uncertainties`. combinations: by rung, if each rung's uncertainty is a combination of several. beyond: the share of
+    all questions that, at the same confidence, the first rung leaves to the others at most; null if not promised.
     """
 
     thresholds: dict[str, float | None]
+    rung_uncertainties: dict[str, list[float | None]] = {}
     combinations: dict[str, Combination] = {}
     beyond: float | None = None
 

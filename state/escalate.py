@@ -27,13 +27,15 @@ def rung_context(name: str) -> type[BaseContext]:
 class Rung(TypedDict):
     """What a rung did.
 
-    uncertainty: null if it could not be measured; threshold: the rung answers up to this uncertainty; certain: does it?
-    failure: why the rung has no answer, a sentence; empty if it has one. calls, tokens: what the rung cost.
+    uncertainty: null if it could not be measured; signal: its name, empty if there is none; threshold: the rung answers
+    up to this uncertainty; certain: does it? failure: why the rung has no answer, a sentence; empty if it has one.
+    calls, tokens: what the rung cost.
     """
 
     graph: str
     answer: str
     uncertainty: float | None
+    signal: str
     threshold: float
     certain: bool
     failure: str
@@ -154,7 +156,11 @@ class EscalateContext(CitingContext, ThinkingContext, RetrievalContext):
             if wrong := {"llm", "corpus", "calibration", "cite", "preset"} & settings.keys():
                 raise ValueError(f"rung_settings of {name} may not have {min(wrong)}: all rungs share it")
             rung = rung_context(name)
-            rung.unchecked(self.for_part(rung))
+            unused = rung.unchecked(self.for_part(rung)).unused()
+            if useless := next((setting for setting in settings if setting in unused), None):
+                raise ValueError(
+                    f"{useless} of the rung {name} has no effect: change its {unused[useless]}, or leave it out"
+                )
         if self.calibration and (self.max_calls or self.max_tokens or self.max_seconds):
             raise ValueError(
                 "calibration holds for runs without a limit: set max_calls, max_tokens and max_seconds to 0"

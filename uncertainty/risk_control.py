@@ -36,6 +36,9 @@ LEARNING_SHARE = 0.2
 LEVELS = {1: 200, 2: 60, 3: 24, 4: 13}
 """By number of rungs: the most thresholds that are tried for a rung. Every combination of them is looked at."""
 
+MOST_RUNGS = max(LEVELS)
+"""The most rungs of a cascade that is calibrated."""
+
 RIDGE = 0.1
 """The penalty on the squared weights of the logistic regression."""
 
@@ -204,10 +207,15 @@ def fewest_leaving(rest: int, share: float) -> int:
     return next(n for n in count(rest) if n - round(n * share) >= rest)
 
 
-def least_certified_risk(uncertainties: ArrayLike, wrong: ArrayLike, *, confidence: float, seed: int) -> float | None:
-    """The least α, in steps of 0.01, for which a threshold or cascade could be certified from these questions.
+def least_certified_risk(
+    uncertainties: ArrayLike, wrong: ArrayLike, *, above: float = 0.0, confidence: float, seed: int
+) -> float | None:
+    """An α in steps of 0.01 at which a threshold or cascade could be certified from these questions.
 
-    It is for a message ("best risk 0.34"). To choose α by it and then certify voids the promise: use new questions.
+    above: a risk that cannot be certified. The α is the least above it, as far as a larger α is easier; as each α has
+    its own order of thresholds, this is nearly always so.
+
+    The α is for a message ("best risk 0.34"). To choose α by it and then certify voids the promise: use new questions.
     uncertainties, wrong: [n] or [n, rungs]. Returns a number in [0.01, 0.99], or None if there is none.
     """
     u = np.asarray(uncertainties)
@@ -216,8 +224,7 @@ def least_certified_risk(uncertainties: ArrayLike, wrong: ArrayLike, *, confiden
         u, wrong = u[:, None], errors[:, None]
     calibration = _Calibration(u, wrong, np.zeros(u.shape), seed)
     _check_share(confidence, "The confidence")
-    # by bisection, because a larger α is easier
-    low, high = 0, 100
+    low, high = math.floor(above * 100 + 1e-9), 100
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if calibration.certified(middle / 100, confidence) else (middle, high)
@@ -246,14 +253,23 @@ def conformal_risk_threshold(uncertainties: ArrayLike, wrong: ArrayLike, alpha: 
 
 
 def questions_needed(
-    *, right: float, auroc: float, alpha: float, coverage: float, confidence: float, seed: int
+    *,
+    right: float,
+    auroc: float,
+    alpha: float,
+    coverage: float,
+    confidence: float,
+    seed: int,
+    failed: float = 0.0,
+    unknown: float = 0.0,
 ) -> Plan:
     """How many labelled questions certify a wished coverage at risk α, in 4 of 5 calibrations?
 
     Calibrations are simulated with a binormal signal: u is N(0, 1) for right and N(d, 1) for wrong answers, where d
     gives this AUROC. The number is searched in steps of a quarter.
-    right: the share of right answers; auroc: the probability that a wrong answer has the higher u; coverage: the share
-    of questions to answer; all in (0, 1).
+    right: the share of right answers, among those whose u is known; auroc: the probability that a wrong answer has the
+    higher u; coverage: the share of questions to answer; all in (0, 1). failed: the share of questions that count as
+    wrong answers which every threshold gives; unknown: the share of questions whose answer has no u and is never given.
     """
     for value, name in (
         (right, "The share of right answers"),
@@ -265,8 +281,9 @@ def questions_needed(
         _check_share(value, name)
     shift = math.sqrt(2) * NormalDist().inv_cdf(auroc)
     grid = np.linspace(min(0.0, shift) - 6, max(0.0, shift) + 6, 2001)
-    below_right = right * np.array([NormalDist().cdf(t) for t in grid])
-    below_wrong = (1 - right) * np.array([NormalDist(shift).cdf(t) for t in grid])
+    known = 1 - failed - unknown
+    below_right = known * right * np.array([NormalDist().cdf(t) for t in grid])
+    below_wrong = failed + known * (1 - right) * np.array([NormalDist(shift).cdf(t) for t in grid])
     covered = below_right + below_wrong
     risk = below_wrong / covered
     oracle_coverage = float(covered[risk <= alpha].max(initial=0.0))
@@ -283,9 +300,10 @@ def questions_needed(
             for draw in np.random.default_rng([seed, n]).spawn(_CALIBRATIONS):
                 wrong = draw.random(n) >= right
                 u = draw.normal(size=n) + shift * wrong
-                found = certified_threshold(
-                    u, wrong, alpha=alpha, confidence=confidence, seed=int(draw.integers(2**31))
-                )
+                split_seed, kind = int(draw.integers(2**31)), draw.random(n)
+                has_failed = kind < failed
+                u = np.where(has_failed, u.min(), np.where(kind >= 1 - unknown, np.inf, u))
+                found = certified_threshold(u, wrong | has_failed, alpha=alpha, confidence=confidence, seed=split_seed)
                 missed += found is None or float(np.interp(found.threshold, grid, covered)) < coverage
                 if missed > 0.2 * _CALIBRATIONS:
                     break
@@ -601,7 +619,7 @@ def _checked_rungs(
     if u.ndim != 2 or u.shape[1] not in LEVELS or not u.shape == errors.shape == cost.shape:
         raise UserFault(
             f"The uncertainties have shape {u.shape}, the errors {errors.shape} and the costs {cost.shape}: give each "
-            "as [questions, rungs], with 1 to 4 rungs."
+            f"as [questions, rungs], with 1 to {MOST_RUNGS} rungs."
         )
     if not (np.isfinite(cost) & (cost >= 0)).all():
         raise UserFault("A cost is below 0, infinite or NaN: give the tokens or seconds of every rung.")

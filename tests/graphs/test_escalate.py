@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.errors import ModelUnavailable, UserFault
+from dubito.errors import ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import escalate
+from dubito.models.interfaces import Message, Reply, Sampling
 from dubito.nodes.escalate import assess, conclude
 from dubito.resources.resources import Resources
 from dubito.state.calibration import CascadeCalibration, Combination, identity, settings_of
@@ -98,15 +100,14 @@ async def test_of_rungs_that_are_not_certain_the_latest_answer_is_told_with_its_
 ) -> None:
     def rung(answer: str, uncertainty: float | None, threshold: float, failure: str = "") -> Rung:
         return {
-            "graph": "cot", "answer": answer, "uncertainty": uncertainty, "threshold": threshold, "certain": False,
-            "failure": failure, "calls": 1, "tokens": 5,
+            "graph": "cot", "answer": answer, "uncertainty": uncertainty, "signal": f"entropy of '{answer}'",
+            "threshold": threshold, "certain": False, "failure": failure, "calls": 1, "tokens": 5,
         }  # fmt: skip
 
     state: Any = {"tried": [rung("the Wyre", 3.0, 0.2), rung("the Lune", 2.0, 0.4), rung("", threshold=0.9, **last)]}
-    state["uncertainty"] = {"signal": "semantic entropy", "value": 2.0, "threshold": None}
     update = await conclude(state, EscalateContext(**TWO), opened(Rungs()))
     assert (update["answer"], update["withheld_answer"]) == ("", "the Lune")
-    assert update["uncertainty"] == {"signal": "semantic entropy", "value": 2.0, "threshold": 0.4}
+    assert update["uncertainty"] == {"signal": "entropy of 'the Lune'", "value": 2.0, "threshold": 0.4}
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,29 @@ async def test_a_rung_that_fails_is_recorded_and_the_next_one_taken() -> None:
     assert "connection refused" in failed["failure"]
     assert (answered["failure"], answered["certain"]) == ("", True)
     assert any("The rung cot failed" in warning for warning in state["warnings"])
+
+
+async def test_a_rung_that_fails_late_has_cost_what_it_did_before() -> None:
+    class NoSamples(Rungs):
+        async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+            if sampling.temperature and "<passage" in messages[-1]["content"]:
+                raise ModelFault("http://x", "connection refused", attempts=3)
+            return await super().complete(messages, sampling)
+
+    state, path = await run(NoSamples(alone=AGREE), rungs="vanilla_rag,cot")
+    assert path == ["prepare", "vanilla_rag", "assess", "cot", "assess", "conclude"]
+    # an answer; a step and two samples in one call
+    assert [(rung["calls"], rung["tokens"]) for rung in state["tried"]] == [(1, 10), (2, 10 + 13)]
+    assert state["usage"]["calls"] == 3
+    with pytest.raises(ModelUnavailable, match="connection refused"):
+        await run(NoSamples(alone=AGREE), rungs="vanilla_rag,cot", max_calls=1)  # the limit counts the call
+
+
+async def test_what_a_later_rung_needs_is_looked_at_before_the_first_call() -> None:
+    llm = Rungs(capabilities=frozenset())
+    with pytest.raises(UserFault, match="log-probabilities"):
+        await run(llm, rungs="cot,df_rag", rung_settings={"df_rag": {"evaluator": "likelihood"}})
+    assert not llm.calls
 
 
 async def test_where_every_rung_fails_the_run_fails() -> None:
@@ -225,6 +249,10 @@ async def test_a_rung_has_the_shared_settings_and_its_own() -> None:
         ({"rung_settings": {"df_rag": {}}}, "names 'df_rag', which is no rung"),
         ({"rung_settings": {"cot": {"steps": 3}}}, "steps"),
         ({"rung_settings": {"cot": {"llm": "x"}}}, "may not have llm: all rungs share it"),
+        (
+            {"rung_settings": {"vanilla_rag": {"fixed_lambda": 0.2}}},
+            "fixed_lambda of the rung vanilla_rag has no effect",
+        ),
         ({"rung_settings": "{"}, "rung_settings"),
         ({"calibration": "c.json", "max_calls": 3}, "calibration holds for runs without a limit"),
     ],

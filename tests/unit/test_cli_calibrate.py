@@ -40,11 +40,11 @@ class Case:
     right: bool
 
 
-def cases(count: int, seed: int = 5) -> list[Case]:
-    """Of right answers the samples mostly agree, of wrong ones less."""
+def cases(count: int, seed: int = 5, first: int = 0) -> list[Case]:
+    """Of right answers the samples mostly agree, of wrong ones less. first: the number of the first question."""
     draw = np.random.default_rng(seed)
     made = []
-    for i in range(count):
+    for i in range(first, first + count):
         right = bool(draw.random() < 0.7)
         agreeing = int(draw.binomial(10, 0.8 if right else 0.4))
         made.append(Case(f"What is thing {i}?", f"name{i}" if right else f"other{i}", agreeing, right))
@@ -226,6 +226,9 @@ def test_a_check_is_of_the_same_corpus_and_the_same_rule_for_right_answers(tmp_p
     )
     assert made["right"] == "exact"
     check = ["--check", str(tmp_path / "c.json"), "--out", str(tmp_path / "new.json")]
+    given = [*cases(40, first=100), *(Case(f"What is thing {i}?", f"name{i} indeed", 10, right=True) for i in (98, 99))]
+    write(tmp_path, given)
+    read_corpora(given)
     checked = run_json(*found, str(tmp_path / "notes.jsonl"), *check)
     assert checked["right"] == sum(case.right for case in given[:40]), "by the calibration's rule"
     asked_by = read_corpora(given)
@@ -573,15 +576,18 @@ def test_questions_that_were_calibrated_on_check_nothing(tmp_path: Path, use: Us
     use(given)
     write(tmp_path, given[:40])
     assert calibrate(tmp_path, "--holdout", "0").exit_code == 0
-    leak = "questions of these were calibrated on, and check nothing: ask others."
     check = ["--out", str(tmp_path / "checked.json")]
     calibration = ["--check", str(tmp_path / "c.json")]
-    assert f"40 {leak}" in " ".join(calibrate(tmp_path, *check, guarantee=calibration).stdout.split())
+    refused = calibrate(tmp_path, *check, guarantee=calibration)
+    assert refused.exit_code == 2
+    assert "All of these questions were calibrated on, so they check nothing: ask others." in refused.stderr
     write(tmp_path, given[40:])
-    assert leak not in " ".join(calibrate(tmp_path, *check, guarantee=calibration).stdout.split())
+    new = json.loads(calibrate(tmp_path, *check, "--json", guarantee=calibration).stdout)
     write(tmp_path, given[30:])
-    found = json.loads(calibrate(tmp_path, *check, "--json", guarantee=calibration).stdout)
-    assert (found["calibrated_on"], found["questions"]) == (10, 30)
+    mixed = json.loads(calibrate(tmp_path, *check, "--json", guarantee=calibration).stdout)
+    assert mixed == {**new, "calibrated_on": 10}
+    said = "10 questions of these were calibrated on, and are left out."
+    assert said in " ".join(calibrate(tmp_path, *check, guarantee=calibration).stdout.split())
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.2, "20%"), (0.004, "0.4%"), (0.999, "99.9%")])
@@ -767,7 +773,10 @@ def test_new_questions_that_look_alike_and_others_that_do_not(tmp_path: Path, us
     assert calibrate(tmp_path, guarantee=["--risk", "0.3"]).exit_code == 0
     file = str(tmp_path / "c.json")
     before = (tmp_path / "c.json").read_bytes()
-    for fresh, alike in ((cases(120, seed=8), True), ([replace(c, agreeing=3) for c in cases(120, seed=8)], False)):
+    later = cases(120, seed=8, first=200)
+    unlike = [replace(case, agreeing=3) for case in later]
+    wrong = [replace(case, answer="other", right=False) if i % 2 else case for i, case in enumerate(later)]
+    for fresh, alike, too_many in ((later, True, False), (wrong, True, True), (unlike, False, False)):
         use(fresh)
         (tmp_path / "n").mkdir(exist_ok=True)
         (tmp_path / "n" / "c.questions.sqlite").unlink(missing_ok=True)
@@ -775,7 +784,7 @@ def test_new_questions_that_look_alike_and_others_that_do_not(tmp_path: Path, us
         done = calibrate(tmp_path / "n", "--json", guarantee=["--check", file])
         assert done.exit_code == 0, done.output
         found = json.loads(done.stdout)
-        assert found["alike"] is alike
+        assert (found["alike"], found["too_many_errors"]) == (alike, too_many)
         threshold = json.loads(before)["threshold"]
         assert {name: found[name] for name in counts(fresh, 0)} == counts(fresh, threshold + 1e-9)
     assert "differ from those of the calibration" in calibrate(tmp_path / "n", guarantee=["--check", file]).stdout

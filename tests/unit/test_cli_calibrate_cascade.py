@@ -82,9 +82,9 @@ def tried(thresholds: Sequence[tuple[str, float | None]], results: Sequence[Outc
             if threshold is None:
                 continue
             spent += TOKENS[graph]
-            if output is not None and output["uncertainty"]["value"] <= threshold:
+            if output is None or output["uncertainty"]["value"] <= threshold:
                 given += 1
-                wrong += output["answer"] != f"name{i}"
+                wrong += output is None or output["answer"] != f"name{i}"
                 break
     return {"answered": given, "errors": wrong, "tokens": pytest.approx(spent / len(chosen))}
 
@@ -208,21 +208,101 @@ def test_what_the_rungs_say_is_worth_nothing_if_it_does_not_depend_on_being_righ
     assert not (tmp_path / "c.json").exists()
 
 
-def test_a_rung_that_failed_passes_the_question_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("one_of", "is_run"), [(80, True), (8, False)])
+def test_a_rung_that_failed_counts_as_one_that_gives_a_wrong_answer(
+    tmp_path: Path, one_of: int, *, is_run: bool
+) -> None:
     results = [
         replace(one, output=None, error={"type": "ModelUnavailable", "message": "No.", "unavailable": True})
-        if one.system == "plain" and place % 8 == 0
+        if one.system == "plain" and place % one_of == 0
         else one
         for place, one in enumerate(outcomes())
     ]
     done = calibrate(evaluation(tmp_path, results))
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found["failed"] == sum(one.output is None for one in results) == 100
+    assert found["failed"] == sum(one.output is None for one in results) == 800 / one_of
+    assert (found["thresholds"]["vanilla_rag"] is not None) == is_run
     held = drawn()[1]
     expected = tried(list(found["thresholds"].items()), results, held)
     kept = found["held_back"]["escalate"]
     assert (kept["answered"], kept["errors"]) == (expected["answered"], expected["errors"])
+
+
+def check(folder: Path, run: Path) -> dict[str, Any]:
+    """What --check says of the answers in another run."""
+    words = ["calibrate", "escalate", str(run), "--check", str(folder / "c.json"), "--json"]
+    done = CliRunner().invoke(app, words)
+    return {"exit_code": done.exit_code, **json.loads(done.stdout)}
+
+
+def later(folder: Path, name: str, results: Sequence[Outcome]) -> Path:
+    """A run of other questions with these answers."""
+    renamed = [replace(one, question=one.question.replace("thing", "later")) for one in results]
+    others = [asked(f"later {i}", f"name{i}") for i in range(QUESTIONS)]
+    made(folder / name, systems(), others, renamed, corpus="pooled")[1].close()
+    return folder / name
+
+
+def test_new_answers_of_the_rungs_are_compared_with_those_of_the_calibration(tmp_path: Path) -> None:
+    run = evaluation(tmp_path)
+    made_of = json.loads(calibrate(run).stdout)
+    results = outcomes(seed=4)
+    same = check(tmp_path, later(tmp_path, "same", results))
+    assert (same["alike"], same["too_many_errors"], same["calibrated_on"]) == (True, False, 0)
+    expected = tried(list(made_of["thresholds"].items()), results, range(QUESTIONS))
+    assert {name: same[name] for name in expected} == expected
+    assert list(same["p_values"]) == ["vanilla_rag", "df_rag"]
+
+    def unsure_by(more: float) -> list[Outcome]:
+        dear = [one.system == "diverse" for one in results]
+        moved = [dict(one.output or {}) for one in results]
+        for output, is_dear in zip(moved, dear, strict=True):
+            value = output["uncertainty"]["value"] + more * is_dear
+            output["uncertainty"] = {**output["uncertainty"], "value": value}
+        return [replace(one, output=output) for one, output in zip(results, moved, strict=True)]
+
+    moved = check(tmp_path, later(tmp_path, "moved", unsure_by(0.2)))
+    assert (moved["alike"], moved["p_values"]["vanilla_rag"] > 0.05, moved["p_values"]["df_rag"] < 0.05) == (
+        False,
+        True,
+        True,
+    )
+    wrong = [
+        replace(one, output={**(one.output or {}), "answer": "no"}) if place % 4 < 2 else one
+        for place, one in enumerate(results)
+    ]
+    worse = check(tmp_path, later(tmp_path, "worse", wrong))
+    assert (worse["alike"], worse["too_many_errors"]) == (True, True)
+    again = check(tmp_path, run)  # a quarter was held back
+    assert (again["calibrated_on"], again["questions"]) == (300, 100)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--keep", "0.9"], "is calibrated for a risk alone"),
+        (["--average", "0.1"], "is calibrated for a risk alone"),
+        (["--plan", "0.5"], "is calibrated for a risk alone"),
+        (["--set", "rungs=cot,vanilla_rag,df_rag,sunar,seakr"], "A cascade of 5 rungs is too long to calibrate"),
+    ],
+)
+def test_what_a_cascade_is_not_calibrated_for_is_refused(tmp_path: Path, more: Sequence[str], said: str) -> None:
+    assert said in json.loads(calibrate(evaluation(tmp_path), *more).stdout)["error"]["message"]
+
+
+def test_two_systems_of_one_graph_are_no_rungs(tmp_path: Path) -> None:
+    placed = [*systems(), replace(systems()[0], label="again")]
+    made(tmp_path / "run", placed, questions(), outcomes(), corpus="pooled")[1].close()
+    message = json.loads(calibrate(tmp_path / "run").stdout)["error"]["message"]
+    assert "several systems answered with vanilla_rag, and a cascade has each graph once" in message
+
+
+def test_rungs_that_cite_share_it(tmp_path: Path) -> None:
+    cited = [replace(one, context={**one.context, "cite": True}) for one in systems()]
+    made(tmp_path / "run", cited, questions(), outcomes(), corpus="pooled")[1].close()
+    found = json.loads(calibrate(tmp_path / "run").stdout)
+    assert json.loads(found["settings"]["rung_settings"]) == {"df_rag": {"evaluator": "choice"}}
 
 
 def test_rungs_that_answered_from_different_corpora_are_no_cascade(tmp_path: Path) -> None:
@@ -251,7 +331,7 @@ def test_rungs_that_answered_from_different_corpora_are_no_cascade(tmp_path: Pat
 REFUSED = [
     (["--plan", "0.5"], "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --plan"),
     (["--set", "rungs=vanilla_rag"], "A cascade has two rungs or more: evaluate several of cot, vanilla_rag,"),
-    (["--set", "rungs=vanilla_rag,cot"], "no system answered with cot: name one with --system, of plain or diverse."),
+    (["--set", "rungs=vanilla_rag,cot"], "no system answered with cot: evaluate it too, or choose other rungs."),
     (["--set", "k=4"], "were given with its settings: leave the other settings out."),
     (["--limit", "4"], "were given with its settings: leave the other settings out."),
 ]

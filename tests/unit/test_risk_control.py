@@ -140,6 +140,15 @@ def test_the_least_risk_that_can_be_certified() -> None:
     assert least_certified_risk(u, np.ones(200), confidence=0.9, seed=3) is None
 
 
+def test_the_least_risk_that_can_be_certified_is_above_the_one_that_cannot() -> None:
+    for world in range(60):
+        u, wrong = drawn(np.random.default_rng([5, world]), 200)
+        for alpha in (0.3, 0.35):
+            if certified_threshold(u, wrong, alpha=alpha, confidence=0.9, seed=3) is None:
+                least = least_certified_risk(u, wrong, above=alpha, confidence=0.9, seed=3)
+                assert least is None or least > alpha
+
+
 def test_a_cascade_gives_every_question_to_the_first_sure_rung() -> None:
     rng = np.random.default_rng(0)
     kind = rng.integers(3, size=600)
@@ -266,6 +275,21 @@ def test_the_planner_says_when_no_number_suffices() -> None:
     assert plan.questions is None
     assert plan.oracle_risk > 0.2
     assert plan.oracle_coverage == pytest.approx(0.33, abs=0.01)
+
+
+def test_the_planner_counts_failed_questions_as_given_and_wrong_and_unknown_ones_as_withheld() -> None:
+    """9 of 10 known answers are right; a quarter of the questions, or two fifths."""
+    wished = {"right": 0.9, "auroc": 0.9, "alpha": 0.2, "confidence": 0.9, "seed": 0}
+    whole = questions_needed(coverage=0.3, **wished)
+    assert whole.questions is not None
+    # even if every right answer and no wrong one is given beside the failed: 0.25 / (0.25 + 0.75 · 0.9) = 0.27
+    failing = questions_needed(coverage=0.3, failed=0.25, **wished)
+    assert (failing.questions, failing.oracle_coverage) == (None, 0)
+    assert failing.oracle_risk > 0.27
+    unknown = questions_needed(coverage=0.3, unknown=0.4, **wished)
+    assert unknown.oracle_coverage == pytest.approx(0.6, abs=0.01)
+    assert unknown.questions is not None
+    assert unknown.questions >= whole.questions
 
 
 def test_more_coverage_needs_more_questions() -> None:
