@@ -31,7 +31,7 @@ POPULATION = 100_000
 CONFIDENCE = 0.9
 LEVELS = 20
 GRID = {1: 2000, 2: 60, 3: 24, 4: 9}  # by rungs: thresholds a rung that the oracle tries
-PARTS = ("promise", "one", "cascade", "drift")
+PARTS = ("promise", "one", "cascade", "failures", "drift")
 COSTS = (1.0, 3.0, 10.0, 30.0)
 
 
@@ -289,6 +289,56 @@ def cascades(cases: Sequence[Case], worlds: int, seed: int) -> Iterator[list[str
         yield [*case.about()[1:], f"{coverage.max():.2f}", *cells, f"{least:.1f}"]
 
 
+class Failing(NamedTuple):
+    """Questions at which rungs fail, [POPULATION, rungs]. A certificate is for runs in which no rung failed."""
+
+    case: Case
+    failed: NDArray[np.bool_]
+
+    def risk(self, thresholds: Sequence[float]) -> float:
+        """The true risk of runs without a failure."""
+        waiting, unspoilt, errors, answered = np.arange(POPULATION), np.ones(POPULATION, bool), 0, 0
+        for rung, threshold in enumerate(thresholds):
+            if threshold > -math.inf:
+                unspoilt[waiting] &= ~self.failed[waiting, rung]
+                answers = (self.case.world.u[waiting, rung] <= threshold) & ~self.failed[waiting, rung]
+                given = waiting[answers & unspoilt[waiting]]
+                answered, errors = answered + len(given), errors + int(self.case.world.wrong[given, rung].sum())
+                waiting = waiting[~answers]
+        return errors / max(answered, 1)
+
+
+def failing(rng: np.random.Generator) -> Iterator[Failing]:
+    """One rung that fails on hard questions, and a first rung without a signal that fails on half of the questions."""
+    one = binormal(rng, 0.5, 0.8)
+    yield Failing(Case(one, 600, 0.3), rng.random((POPULATION, 1)) < np.where(one.wrong, 0.04, 0.005))
+    sure = rng.random(POPULATION) < 0.5
+    wrong = rng.random((POPULATION, 2)) < np.column_stack([np.full(POPULATION, 0.24), np.where(sure, 0.02, 0.6)])
+    u = np.column_stack([rng.random(POPULATION), np.where(sure, rng.random(POPULATION), 1 + rng.random(POPULATION))])
+    failed = np.column_stack([rng.random(POPULATION) < 0.5, np.zeros(POPULATION, bool)])
+    yield Failing(Case(World("first rung without a signal", u, wrong), 1200, 0.2), failed)
+
+
+def failures(populations: Iterator[Failing], worlds: int, seed: int) -> Iterator[list[str]]:
+    """How often the certificate is false if failed questions count as given and wrong, and if they are passed on."""
+    for population in populations:
+        case, cells = population.case, []
+        for counted in (True, False):
+            certified = too_risky = 0
+            rng = np.random.default_rng(seed)
+            for split in range(worlds):
+                drawn = rng.integers(POPULATION, size=case.n)
+                failed = population.failed[drawn]
+                u = np.where(failed, case.world.u[drawn].min(axis=0) if counted else np.inf, case.world.u[drawn])
+                thresholds = ours(u, case.world.wrong[drawn] | failed, case.alpha, split)
+                certified += thresholds is not None
+                too_risky += thresholds is not None and population.risk(thresholds) >= case.alpha
+            low, high = risk_interval(too_risky, worlds, 0.95)
+            cells += [f"{too_risky / worlds:.3f} ({low:.3f}-{high:.3f})", f"{certified / worlds:.2f}"]
+        share = ", ".join(f"{rung:.2f}" for rung in population.failed.mean(axis=0))
+        yield [*case.about(), share, *cells]
+
+
 def drift(worlds: int, seed: int) -> Iterator[list[str]]:
     """How often 20 new questions are called unlike 100 old ones though they are alike."""
     signals: dict[str, Callable[[np.random.Generator, int], Floats]] = {
@@ -368,6 +418,10 @@ def main() -> None:
         "cascade": (
             [*ABOUT[1:], "oracle", "ours", "each rung alone", "last rung alone", "least cost"],
             cascades(joint, given.rivals, given.seed + 3),
+        ),
+        "failures": (
+            [*ABOUT, "failed", "given and wrong: risk not below α", "certified", "passed on: the same", "certified"],
+            failures(failing(np.random.default_rng(given.seed + 5)), given.worlds, given.seed + 6),
         ),
         "drift": (["signal", "0.01", "0.05", "0.1"], drift(given.worlds, given.seed + 4)),
     }
