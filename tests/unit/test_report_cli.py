@@ -326,7 +326,48 @@ def test_a_kept_run_that_was_edited_says_where(run: Path, tmp_path, line: str):
     assert err.strip() == f"Line 6 of '{kept / 'outcomes.jsonl'}' is no outcome of a run: fetch the file anew."
 
 
-def test_a_run_is_not_kept_over_itself(run: Path):
-    code, _, err = dubito("report", run, "--keep", run)
-    assert code == 2
-    assert "is a run of dubito eval itself: name another folder to keep it in." in err
+@pytest.mark.parametrize(
+    "there",
+    [
+        pytest.param(["run.json", "questions.jsonl", "results.sqlite"], id="a run"),
+        pytest.param(["run.json", "questions.jsonl", "outcomes.jsonl", "results.sqlite"], id="a kept run asked on"),
+        pytest.param(["questions.jsonl"], id="questions of one's own"),
+        pytest.param(["outcomes.jsonl"], id="outcomes of something else"),
+    ],
+)
+def test_a_run_is_kept_over_nothing_but_a_kept_run(run: Path, tmp_path, there: list[str]):
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    for name in there:
+        (taken / name).write_text("mine")
+    code, _, err = dubito("report", run, "--keep", taken)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "give another name." in err if there == ["outcomes.jsonl"] else "name another folder." in err
+    assert {path.name: path.read_text() for path in taken.iterdir()} == dict.fromkeys(there, "mine")
+
+
+def test_what_an_interrupted_keep_leaves_is_no_run_and_can_be_kept_again(run: Path, tmp_path, monkeypatch):
+    kept = tmp_path / "kept"
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "outcomes", interrupted)
+        dubito("report", run, "--keep", kept)
+    assert not kept.exists()
+    dubito("report", run, "--keep", kept)
+    for name in ("run.json", "questions.jsonl"):
+        (kept / name).unlink()
+    assert dubito("report", run, "--keep", kept)[0] == 0
+    assert dubito("report", kept)[0] == 0
+
+
+def test_half_a_character_in_an_output_is_kept(tmp_path):
+    output = {"plan": ["\ud800 \udc80 é"]}
+    bench, store = made(tmp_path / "my.run", SYSTEMS[:1], QUESTIONS, [answered("plain", "q1", "Ada", **output)])
+    store.close()
+    kept = tmp_path / "kept.run"
+    assert dubito("report", bench.folder, "--keep", kept)[0] == 0
+    with Store(kept / "results.sqlite") as read:
+        assert [outcome.output["plan"] for outcome in read.outcomes() if outcome.output] == [output["plan"]]
