@@ -82,6 +82,7 @@ def evaluate_anew(
     datasets: Sequence[str],
     *,
     corpus: str,
+    corpus_is_typed: bool,
     settings: Mapping[str, str | None],
     assignments: Sequence[str],
     limit: int | None,
@@ -103,7 +104,8 @@ def evaluate_anew(
     if "seper-steps" in [metric.partition(":")[0] for metric in kept["metrics"]] and not kept["traces"]:
         raise UserFault("seper-steps reads the traces: leave --no-traces out.")
     made = corpus if corpus in {run_folder.POOLED, run_folder.OWN} else None
-    systems = systems_of(specs, settings if made else {**settings, "corpus": corpus}, assignments)
+    settings = settings if made else {**settings, "corpus": corpus}
+    systems = systems_of(specs, settings, assignments, corpus_is_typed=corpus_is_typed)
     if made is None:
         for path in {str(system.context["corpus"]) for system in systems if "corpus" in system.context}:
             check_corpus(path)
@@ -162,16 +164,21 @@ def _describe(run: EvaluationRun, asked: Mapping[str, Any], options: RunOptions)
 
 
 def systems_of(
-    specs: Sequence[str] | Mapping[str, Any], options: Mapping[str, str | None], assignments: Sequence[str]
+    specs: Sequence[str] | Mapping[str, Any],
+    options: Mapping[str, str | None],
+    assignments: Sequence[str],
+    *,
+    corpus_is_typed: bool = False,
 ) -> list[System]:
     """The systems that the command line or the configuration file names.
 
     specs: a list of `GRAPH`, `GRAPH:name=value,...` or `NAME=GRAPH:...`; or, from the file, each system's graph and
-    settings by the system's name, which options and assignments override. options: see `context_for`. assignments:
-    settings for all systems that have them, do not set them themselves, and use them. Raises `UserFault` for an unknown
-    graph, a graph that needs more than a question, and a setting that no system has or uses.
+    settings by the system's name, which options and assignments override. options: see `context_for`; the corpus has a
+    default, so it overrides only if it is typed. assignments: settings for all systems that have them, do not set them
+    themselves, and use them. Raises `UserFault` for an unknown graph, a graph that needs more than a question, and a
+    setting that no system has or uses.
     """
-    typed = {name for name, value in options.items() if value is not None and name != "corpus"}
+    typed = {name for name, value in options.items() if value is not None and (name != "corpus" or corpus_is_typed)}
     typed |= {assignment.partition("=")[0] for assignment in assignments}
     if isinstance(specs, Mapping):
         parsed = [_described(name, system, typed) for name, system in specs.items()]

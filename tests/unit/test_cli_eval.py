@@ -47,7 +47,12 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["cot", "--dataset", "FILE", "--metric", "bertscore:k=3"],
             ["bertscore has no setting 'k': use model or layer"],
         ),
-        (["cot", "--resume", "x"], ["leave the systems and datasets out"]),
+        (["cot", "--resume", "x"], ["--resume goes on with a run as it was made: leave SYSTEM... out."]),
+        (
+            ["--resume", "x", "--at-once", "3", "--llm", "hf:/m", "-k", "3", "--no-memory", "--set", "a=1"],
+            ["leave --llm, --k, --set, --memory/--no-memory out."],
+        ),
+        (["cot", "--dataset", "FILE", "--workers", "3"], ["--workers needs --ray ADDRESS"]),
         (["--resume", "nowhere"], ["There is no run in 'nowhere'"]),
         (["cot", "--dataset", "FILE", "--retry-failed"], ["--retry-failed needs --resume"]),
         (["cot", "--dataset", "FILE", "--corpus", "sample", "--replica", "http://h/v1"], ["Replicas are servers"]),
@@ -78,6 +83,13 @@ def test_systems_are_named_and_set_up_as_they_are_written():
 def test_a_system_that_looks_nothing_up_has_no_corpus():
     found = systems_of(graph_names_that_answer(), {"corpus": "notes.index"}, [])
     assert [one.label for one in found if "corpus" not in one.context] == ["cot"]
+
+
+def test_a_typed_corpus_replaces_those_of_a_file_and_a_default_does_not():
+    specs = {"a": {"graph": "vanilla_rag", "corpus": "old.index"}}
+    for is_typed, corpus in ((True, "new.index"), (False, "old.index")):
+        (system,) = systems_of(specs, {"corpus": "new.index"}, [], corpus_is_typed=is_typed)
+        assert system.context["corpus"] == corpus
 
 
 def graph_names_that_answer() -> list[str]:
