@@ -28,7 +28,8 @@ def report(
     md: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Path of the Markdown; its plots are in plots/ beside it.  [default: RUN/report.md]"
+            metavar="FILE",
+            help="Path of the Markdown; the plots of x.md are in x-plots/.  [default: RUN/report.md, plots/]",
         ),
     ] = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="The metric in which the systems are compared.")] = "f1",

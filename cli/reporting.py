@@ -15,7 +15,7 @@ from ..evals.reports.about import notes, state
 from ..evals.reports.summary import Figure, Pair, Reference, Section, Summary, reference_of
 from ..evals.reports.tables import costs_table, means_table, parted_table
 from ..evals.reports.words import called, chance, signed, too_few
-from ..evals.reports.write import PLOTS, Written, write_reports
+from ..evals.reports.write import Written, plots_folder, write_reports
 from ..evals.run_folder import EvaluationRun
 from ..evals.store import Store
 from ..presenters.words import counted, megabytes
@@ -78,7 +78,7 @@ def show_written(screen: Console, run: EvaluationRun, written: Written, *, as_js
         print_json(as_object(run, written))
         return
     show_summary(screen, written.summary)
-    plots = f", {counted(written.plots, 'plot')} in {written.md.parent / PLOTS}" if written.plots else ""
+    plots = f", {counted(written.plots, 'plot')} in {plots_folder(written.md)}" if written.plots else ""
     files = f"Wrote {written.html} ({megabytes(written.html_bytes)}), {written.md}{plots}."
     screen.print(one_line(files), soft_wrap=True)
     if written.remark:

@@ -150,12 +150,22 @@ def test_json_is_one_object_and_nothing_else(run: Path):
 
 
 def test_the_reports_go_where_they_are_wanted(run: Path, tmp_path):
-    html, md = tmp_path / "x.html", tmp_path / "y.md"
-    assert dubito("report", run, "--html", html, "--md", md)[0] == 0
+    html, md = tmp_path / "x.html", tmp_path / "y (2).md"
+    code, out, _ = dubito("report", run, "--html", html, "--md", md)
+    assert code == 0
     assert html.read_bytes().startswith(b"<!doctype html>")
-    assert md.is_file()
-    assert (tmp_path / "plots").is_dir()
+    plots = tmp_path / "y (2)-plots"
+    assert f"in {plots}." in out
+    assert [path.name for path in plots.iterdir() if f"(y%20%282%29-plots/{path.name})" not in md.read_text()] == []
     assert not (run / "report.html").exists()
+
+
+def test_a_folder_that_is_missing_is_told_before_anything_is_computed(run: Path, tmp_path, monkeypatch):
+    monkeypatch.setattr("dubito.evals.reports.write.summary_of", None)
+    for option in ("--html", "--md"):
+        code, _, err = dubito("report", run, option, tmp_path / "no" / "x")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "The report cannot be written to" in err
 
 
 def test_a_trace_can_be_taken_out(run: Path, tmp_path):
