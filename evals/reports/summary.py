@@ -205,6 +205,11 @@ class Section:
     left_out: Sequence[str] = ()
     parts: Sequence[Parted] = ()
 
+    @property
+    def tested(self) -> Sequence[Pair]:
+        """The pairs of systems that answered a question in common."""
+        return [pair for pair in self.pairs if pair.p is not None]
+
     def metrics(self, names: Sequence[str]) -> list[str]:
         """The metrics among `names` that some system has."""
         return [name for name in names if any(name in row.metrics for row in [*self.systems, *self.oracles])]

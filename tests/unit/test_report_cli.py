@@ -124,6 +124,22 @@ def test_differences_beyond_chance_are_named(tmp_path):
     assert "| plain | 8 | **−1.000** | −1.000 to −1.000 | 0.008 |" in (bench.folder / "report.md").read_text()
 
 
+def test_systems_without_a_common_question_are_not_tested(tmp_path):
+    systems = [*SYSTEMS, vanilla("third")]
+    found = [answered("plain", "q1", "Ada"), answered("d", "q1", "Ada"), answered("third", "q2", "Paris")]
+    bench, store = made(tmp_path / "run", systems, QUESTIONS, found)
+    store.close()
+    one = "(paired permutation test, 1 pair, Holm). With 1 question p cannot fall below 1.00: ask at least 6."
+    nothing = "No two systems answered the same question: nothing to compare."
+    for against, said in (
+        ([], f"No two systems differ significantly in F1 {one}"),
+        (["--against", "third"], nothing),
+        (["--against", "d"], f"No system differs significantly from d in F1 {one}"),
+    ):
+        assert said in " ".join(dubito("report", bench.folder, *against)[1].split())
+    assert "corrected for 1 pair by Holm. With 1" in (bench.folder / "report.md").read_text()
+
+
 def test_json_is_one_object_and_nothing_else(run: Path):
     code, out, err = dubito("report", run, "--json", "--metric", "exact_match")
     assert (code, err) == (0, "")
