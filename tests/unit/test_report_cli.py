@@ -314,7 +314,22 @@ def test_a_comparison_as_json(run: Path, later: Path):
     (system,) = told["systems"]
     assert system["to_wrong"] == [{"id": "small/q1", "question": "What is q1?"}]
     assert system["settings"] == {"k": [None, "9"]}
-    assert {change["metric"] for change in system["changes"]} >= {"f1", "exact_match", "rouge_l"}
+    assert {change["metric"] for change in system["changes"]} >= {"f1", "exact_match", "rouge_l", "bleu", "cover_em"}
+
+
+def test_a_changed_corpus_is_a_difference_where_both_runs_know_theirs(tmp_path):
+    def settings(*known: dict[str, str]) -> list[Any]:
+        folders = []
+        for number, known_by in enumerate(known):
+            folder = tmp_path / f"{len(known_by)}{number}.run"
+            made(folder, SYSTEMS, QUESTIONS, [answered("plain", "q1", "Ada")], known_by=known_by)[1].close()
+            folders.append(folder)
+        plain, other = json.loads(dubito("compare", *folders, "--json")[1])["systems"]
+        return [plain["settings"], other["settings"]]
+
+    both = settings({"plain": "1f", "d": "1f"}, {"plain": "2e", "d": "1f"})
+    assert both == [{"content of the corpus": ["1f", "2e"]}, {}]
+    assert settings({"plain": "1f"}, {}) == [{}, {}]
 
 
 def test_a_run_is_kept_without_passages_and_read_like_the_run(tmp_path):
