@@ -90,6 +90,11 @@ def run_calibration(
     asking: Asking | None = None
     from_run = (Path(questions) / MANIFEST).is_file()
     settings = [assignment for assignment in assignments or [] if technique != CASCADE or "rungs=" not in assignment]
+    if system is not None and (technique == CASCADE or not from_run):
+        raise UserFault(
+            "--system names the system of an evaluation to calibrate: leave it out for escalate, and for a file of "
+            "questions."
+        )
     if from_run and (settings or limit or any(value is not None for value in options.values())):
         raise UserFault(f"The answers in '{questions}' were given with its settings: leave the other settings out.")
     if technique == CASCADE:
@@ -115,6 +120,10 @@ def run_calibration(
                 report = calibration.calibrate(
                     CalibrationRequest(gold_questions, right, is_right, made_with, target, asking.ask_all, corpus)
                 )
+    _show(report, technique, target, asking, as_json=as_json)
+
+
+def _show(report: CalibrationReport, technique: str, target: Path, asking: "Asking | None", *, as_json: bool) -> None:
     failures = [(outcome.question, outcome.error_message) for outcome in asking.failed] if asking else []
     if as_json:
         saved = {} if report.calibration is None else {**report.calibration.model_dump(mode="json"), "out": str(target)}

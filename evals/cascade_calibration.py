@@ -68,9 +68,11 @@ def calibrate_cascade(
     alone is certified too, for comparison. Raises `UserFault` if nothing can be certified, for rungs that cannot be one
     cascade, and for options that a cascade does not have.
     """
-    if given.risk is None or given.plan is not None or given.check is not None:
+    others = (given.keep, given.average, given.plan, given.check)
+    if given.risk is None or any(value is not None for value in others):
         raise UserFault(
-            "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --plan or --check."
+            "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --keep, --average, "
+            "--plan or --check."
         )
     context = cascade_context(rungs)
     contexts = [rung.context for rung in rungs if isinstance(rung.context, AnsweringContext)]

@@ -274,8 +274,8 @@ def summary_of(
 
     metric: one of `METRICS`; reference: to part the questions by; against: compare the other systems with this one,
     which is fewer tests than each with each.
-    Raises `UserFault` for a metric that no answer of the run has, for a system that the run does not have, and if scipy
-    or ir-measures is missing.
+    Raises `UserFault` for a metric that no answer of the run has, for a system that the run does not have, for a
+    reference that answered none of its questions, and if scipy or ir-measures is missing.
     """
     scores = scores_of(run, store, standard)
     known = [name for name in METRICS if values_of(scores.values(), name)]
@@ -284,6 +284,11 @@ def summary_of(
     labels = [system.label for system in run.systems]
     if against is not None and against not in labels:
         raise UserFault(f"'{run.folder}' has no system '{against}': use {either(labels)}.")
+    if reference is not None and not reference.uncertainties.keys() & {question.id for question in run.questions}:
+        raise UserFault(
+            f"{reference.system} answered no question of '{run.folder}': --split-run needs a run of the same datasets, "
+            "whose questions have the same ids."
+        )
     compared = [(label, against) for label in labels if label != against] if against else list(combinations(labels, 2))
     datasets = {dataset["name"]: dataset for dataset in run.about.get("datasets") or []}
     by_dataset: dict[str, list[RunQuestion]] = {}

@@ -625,6 +625,8 @@ REFUSED = [
     (["--risk", "0.1"], "vanilla_rag measures no uncertainty of its own: set uncertainty=semantic_entropy"),
     ([], "Name one guarantee: --risk 0.1"),
     (["--risk", "0.1", "--keep", "0.9"], "Name one guarantee: --risk 0.1"),
+    (["--risk", "0.1", "--right", "exact", "--check", "c.json"], "by its own guarantee: leave --risk, --keep and"),
+    (["--risk", "0.1", "--system", "plain"], "leave it out for escalate, and for a file of questions."),
     (
         ["--risk", "0.1", "--set", "calibration=c.json", "--set", "uncertainty=disagreement"],
         "leave the setting calibration out",

@@ -249,7 +249,8 @@ def test_rungs_that_answered_from_different_corpora_are_no_cascade(tmp_path: Pat
 
 
 REFUSED = [
-    (["--plan", "0.5"], "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --plan"),
+    *(([name, "0.5"], "A cascade is calibrated for a risk alone: give") for name in ("--plan", "--keep", "--average")),
+    (["--system", "plain"], "leave it out for escalate, and for a file of questions."),
     (["--set", "rungs=vanilla_rag"], "A cascade has two rungs or more: evaluate several of cot, vanilla_rag,"),
     (["--set", "rungs=vanilla_rag,cot"], "no system answered with cot: name one with --system, of plain or diverse."),
     (["--set", "k=4"], "were given with its settings: leave the other settings out."),

@@ -100,7 +100,8 @@ def test_all_systems_are_parted_by_the_uncertainty_of_one(tmp_path):
     [
         (["--split-by", "third"], "has no system 'third': use plain or d."),
         (["--split-by", "plain"], "plain measured no uncertainty in"),
-        (["--split-at", "0.2"], "--split-at needs the system to part the questions by: give --split-by too."),
+        (["--split-at", "0.2"], "need the system to part the questions by: give --split-by too."),
+        (["--split-run", "other.run"], "need the system to part the questions by: give --split-by too."),
         (["--split-by", "d", "--split-at", "low"], "--split-at low is no list of numbers: write it like"),
         (["--split-by", "d", "--split-at", "nan"], "give some with --split-at, such as --split-at 0.2,0.5."),
     ],
@@ -109,6 +110,15 @@ def test_a_split_that_cannot_be_made_is_told_in_a_sentence(tmp_path, options: li
     code, _, err = dubito("report", certain_and_not(tmp_path / "my.run"), *options)
     assert (code, err.count("\n")) == (2, 1)
     assert said in err
+
+
+def test_a_split_by_a_run_of_other_questions_is_told(tmp_path):
+    run, other = certain_and_not(tmp_path / "my.run"), tmp_path / "other.run"
+    found = [answered("first", "q9", "x", uncertainty=dse(0.1))]
+    made(other, [vanilla("first")], [asked("q9", "x")], found)[1].close()
+    code, _, err = dubito("report", run, "--split-by", "first", "--split-run", other)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"first answered no question of '{run}': --split-run needs a run of the same datasets" in err
 
 
 def test_differences_beyond_chance_are_named(tmp_path):
@@ -205,6 +215,11 @@ def test_a_trace_can_be_taken_out(run: Path, tmp_path):
         ),
         (["--trace", "plain", "q2", "x.jsonl"], "There is no trace of 'q2' for plain"),
         (["--trace", "plain", "q1", "no/x.jsonl"], "The trace cannot be written to 'no/x.jsonl'"),
+        (
+            ["--trace", "plain", "q1", "x.jsonl", "--metric", "f1", "--against", "d"],
+            "--trace writes a trace and no report: leave --metric, --against out.",
+        ),
+        (["--keep", "x", "--html", "x.html"], "--keep writes the run and no report: leave --html out."),
         (["--metric", "meteor"], "has the metric 'meteor': use exact_match, f1"),
         (["--standard", "none"], "Invalid value for '--standard'"),
         (["--html", "no/x.html"], "The report cannot be written to 'no/x.html'"),
