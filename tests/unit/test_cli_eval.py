@@ -10,7 +10,9 @@ from dubito.cli import app
 from dubito.cli.evaluating import systems_of
 from dubito.errors import UserFault
 from dubito.graphs.registry import graph_names
+from dubito.resources.resources import Resources
 from dubito.tests.json_lines import write_lines
+from dubito.tests.scripted import ScriptedChat
 from typer.testing import CliRunner
 
 
@@ -137,3 +139,25 @@ def test_a_resumed_run_asks_as_many_questions_at_once_as_before(
     for command in (begun, ["eval", "--resume", "my.run", *typed]):
         assert CliRunner().invoke(app, command).exit_code == 0
     assert asked == [7, taken]
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("seper", "log-probabilities"),
+        ("seper-steps:judge=nli:./nowhere", "./nowhere"),
+        ("llm-judge:llm=nonsense", "nonsense"),
+        ("bertscore:model=./nowhere", "There is no BERTScore model folder"),
+    ],
+)
+def test_what_a_metric_lacks_is_told_before_the_first_question(
+    questions: Path, monkeypatch: pytest.MonkeyPatch, metric: str, said: str
+):
+    llm = ScriptedChat(capabilities=frozenset({"logprobs"}) if "nli" in metric else frozenset())
+    opened = Resources(None if "llm=" in metric else llm)
+    monkeypatch.setattr("dubito.cli.evaluating.resources_with_memory", lambda *_: opened)
+    begun = ["eval", "cot", "--dataset", str(questions), "--metric", metric, "--out", "my.run"]
+    for command in (begun, ["eval", "--resume", "my.run"]):
+        found = CliRunner().invoke(app, command)
+        assert (found.exit_code, llm.calls) == (2, [])
+        assert said in found.stderr
