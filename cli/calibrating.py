@@ -79,7 +79,7 @@ def run_calibration(
     """
     if right is None:
         right = AnswerCalibration.read(own["check"], technique).right if own.get("check") else RIGHT
-    is_right = answer_rule(right)
+    answer_rule(right)  # a rule that is unknown is told before anything is asked
     try:
         given = calibrator.options(**{name: value for name, value in own.items() if value is not None})
     except ValidationError as fault:
@@ -103,7 +103,7 @@ def run_calibration(
     elif from_run:
         source = finished_answers(Path(questions), calibrator.graph, system)
         ask_all = partial(_as_asked, source, questions)
-        request = CalibrationRequest(source.questions, right, is_right, made_with, target, ask_all, source.corpus)
+        request = CalibrationRequest(source.questions, right, made_with, target, ask_all, source.corpus)
         report = calibrator(source.context, given).calibrate(request)
     else:
         given_context = context_for(calibrator.compiled(), options, assignments or [])
@@ -118,7 +118,7 @@ def run_calibration(
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
                 corpus = known_by(context) if isinstance(context, AnsweringContext) else None
                 report = calibration.calibrate(
-                    CalibrationRequest(gold_questions, right, is_right, made_with, target, asking.ask_all, corpus)
+                    CalibrationRequest(gold_questions, right, made_with, target, asking.ask_all, corpus)
                 )
     _show(report, technique, target, asking, as_json=as_json)
 

@@ -369,7 +369,7 @@ def _asker(run: EvaluationRun, bar: Bar, resources: Resources, options: RunOptio
         return
     with workers(
         options.ray, options.workers, options.at_once, run=run.name, seed=run.seed, traces=traces, memory=memory
-    ) as (ask, _):
+    ) as ask:
         yield ask
 
 

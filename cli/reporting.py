@@ -12,11 +12,12 @@ from ..evals import run_folder
 from ..evals.answers import Standard
 from ..evals.kept_run import keep_run
 from ..evals.reports.about import notes, state
-from ..evals.reports.summary import Figure, Pair, Reference, Section, Summary, reference_of
+from ..evals.reports.summary import Pair, Reference, Section, Summary, reference_of
 from ..evals.reports.tables import costs_table, means_table, parted_table
 from ..evals.reports.words import called, chance, signed, too_few
 from ..evals.reports.write import Written, plots_folder, write_reports
 from ..evals.run_folder import EvaluationRun
+from ..evals.statistics import Figure
 from ..evals.store import Store
 from ..presenters.words import counted, megabytes
 from ..render.sanitize import one_line

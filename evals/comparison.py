@@ -6,11 +6,11 @@ from operator import attrgetter
 
 from ..errors import UserFault
 from .answers import Standard
-from .reports.summary import METRICS, Figure, MeanCost, figure_of, mean_cost, with_taken
+from .reports.summary import METRICS, MeanCost, mean_cost, with_taken
 from .reports.words import plain
 from .run_folder import EvaluationRun, RunQuestion
 from .scores import ScoredOutcome, Scores, paired, scores_of
-from .statistics import holm, paired_permutation
+from .statistics import Figure, bootstrap_interval, holm, paired_permutation
 from .store import Store
 
 NOT_COMPARED = frozenset({"id", "begun", "command", "datasets", "known_by", "at_once"})
@@ -160,8 +160,8 @@ def _change(
     before, after = paired(first, second, metric)
     if not before:
         return None
-    difference = figure_of([b - a for a, b in zip(before, after, strict=True)], seed)
-    p = paired_permutation(after, before, seed).p
+    difference = bootstrap_interval([b - a for a, b in zip(before, after, strict=True)], seed)
+    p = paired_permutation(after, before, seed)
     return MetricChange(metric, len(before), sum(before) / len(before), sum(after) / len(after), difference, p)
 
 

@@ -6,8 +6,9 @@ from ...presenters.blocks import Block, Cell, Fold, Pairs, Row, Table, Tone, Wor
 from ...presenters.words import counted, shortened
 from ..reliability import UncertaintyBin
 from ..scores import CITED, JUDGED, MAIN, PLAN, RETRIEVAL, RIGHT, SEPER
+from ..statistics import Figure
 from .about import differing
-from .summary import GIVEN_LEVEL, Figure, MeanCost, Pair, Reference, Section, Summary, SystemFigures
+from .summary import GIVEN_LEVEL, MeanCost, Pair, Reference, Section, Summary, SystemFigures
 from .words import amount, called, chance, number, plain, signed, too_few
 
 LONGEST_REASON = 300
