@@ -420,10 +420,10 @@ def test_what_an_interrupted_keep_leaves_is_no_run_and_can_be_kept_again(run: Pa
 
 
 def test_half_a_character_in_an_output_is_kept(tmp_path):
-    output = {"plan": ["\ud800 \udc80 é"]}
-    bench, store = made(tmp_path / "my.run", SYSTEMS[:1], QUESTIONS, [answered("plain", "q1", "Ada", **output)])
+    plan = ["\ud800 \udc80 é"]
+    bench, store = made(tmp_path / "my.run", SYSTEMS[:1], QUESTIONS, [answered("plain", "q1", "Ada", plan=plan)])
     store.close()
     kept = tmp_path / "kept.run"
     assert dubito("report", bench.folder, "--keep", kept)[0] == 0
     with Store(kept / "results.sqlite") as read:
-        assert [outcome.output["plan"] for outcome in read.outcomes() if outcome.output] == [output["plan"]]
+        assert [outcome.output["plan"] for outcome in read.outcomes() if outcome.output] == [plan]
