@@ -80,7 +80,7 @@ def run_calibration(
     """
     if right is None:
         right = AnswerCalibration.read(own["check"], technique).right if own.get("check") else RIGHT
-    is_right = answer_rule(right)
+    answer_rule(right)  # a rule that is unknown is told before anything is asked
     try:
         given = calibrator.options(**{name: value for name, value in own.items() if value is not None})
     except ValidationError as fault:
@@ -91,6 +91,11 @@ def run_calibration(
     asking: Asking | None = None
     from_run = (Path(questions) / MANIFEST).is_file()
     settings = [assignment for assignment in assignments or [] if technique != CASCADE or "rungs=" not in assignment]
+    if system is not None and (technique == CASCADE or not from_run):
+        raise UserFault(
+            "--system names the system of an evaluation to calibrate: leave it out for escalate, and for a file of "
+            "questions."
+        )
     if from_run and (settings or limit or any(value is not None for value in options.values())):
         raise UserFault(f"The answers in '{questions}' were given with its settings: leave the other settings out.")
     if technique == CASCADE:
@@ -99,7 +104,7 @@ def run_calibration(
     elif from_run:
         source = finished_answers(Path(questions), calibrator.graph, system)
         ask_all = partial(_as_asked, source, questions)
-        request = CalibrationRequest(source.questions, right, is_right, made_with, target, ask_all, source.corpus)
+        request = CalibrationRequest(source.questions, right, made_with, target, ask_all, source.corpus)
         report = calibrator(source.context, given).calibrate(request)
     else:
         given_context = context_for(calibrator.compiled(), options, assignments or [])
@@ -114,8 +119,12 @@ def run_calibration(
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
                 corpus = known_by(context) if isinstance(context, AnsweringContext) else None
                 report = calibration.calibrate(
-                    CalibrationRequest(gold_questions, right, is_right, made_with, target, asking.ask_all, corpus)
+                    CalibrationRequest(gold_questions, right, made_with, target, asking.ask_all, corpus)
                 )
+    _show(report, technique, target, asking, as_json=as_json)
+
+
+def _show(report: CalibrationReport, technique: str, target: Path, asking: "Asking | None", *, as_json: bool) -> None:
     failures = [(outcome.question, outcome.error_message) for outcome in asking.failed] if asking else []
     if as_json:
         saved = {} if report.calibration is None else {**report.calibration.model_dump(mode="json"), "out": str(target)}

@@ -28,9 +28,6 @@ MOST_QUESTIONS = 10
 LONGEST_SETTING = 50
 LONGEST_QUESTION = 46
 
-SHOWN = ("exact_match", "f1", "accuracy", "rouge_l", "recall@5", "ndcg@10", "mrr", "seper", "delta_seper")
-"""The metrics on the terminal."""
-
 
 def show_comparison(first: Path, second: Path, standard: Standard | None, *, as_json: bool) -> None:
     """Compare the runs in two folders. standard: see `comparison_of`."""
@@ -123,12 +120,11 @@ def _settings(different: Differing) -> Table:
 def _changes(system: SystemComparison) -> Table:
     rows = []
     for change in system.changes:
-        if change.metric in SHOWN:
-            difference = change.difference
-            interval = f"{signed(difference.low, 2)} to {signed(difference.high, 2)}"
-            means = number(change.first), number(change.second), signed(difference.mean)
-            figures = [f"{change.n}", *means, interval, chance(change.p)]
-            rows.append(Row([Cell(called(change.metric)), *numbers(*figures)], marked=change.p < 0.05))
+        difference = change.difference
+        interval = f"{signed(difference.low, 2)} to {signed(difference.high, 2)}"
+        means = number(change.first), number(change.second), signed(difference.mean)
+        figures = [f"{change.n}", *means, interval, chance(change.p)]
+        rows.append(Row([Cell(called(change.metric)), *numbers(*figures)], marked=change.p < 0.05))
     return Table(["metric", "n", "A", "B", "B - A", "interval", "p"], rows)
 
 

@@ -6,10 +6,13 @@ from typing import Annotated
 import typer
 
 from ..graphs.registry import DEFAULT_GRAPH, graph_named
-from ..traces.files import writing
+from ..traces.files import write_file, writing
 from .options import GraphName
 
 EXAMPLES = ("dubito draw vanilla_rag", "dubito draw vanilla_rag --out vanilla_rag.mmd")
+
+BEGINNING = b"---\nconfig:\n  flowchart:\n"
+"""How Mermaid text of LangGraph begins."""
 
 
 def draw(
@@ -27,5 +30,5 @@ def draw(
         return
     with writing(out, "drawing"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(drawn, encoding="utf-8")
+    write_file(out, drawn.encode(), "drawing", BEGINNING)
     typer.echo(f"Wrote {out}.")

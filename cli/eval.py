@@ -14,7 +14,19 @@ from ..config import config
 from ..errors import UserFault, either
 from ..graphs.registry import graph_names
 from . import completion
-from .options import AnswerStandard, AsJson, AtOnce, BadRecord, ConfigFile, Otlp, Quiet, Repair, with_graph_options
+from .options import (
+    AnswerStandard,
+    AsJson,
+    AtOnce,
+    BadRecord,
+    ConfigFile,
+    Otlp,
+    Quiet,
+    Repair,
+    refuse_others,
+    typed_options,
+    with_graph_options,
+)
 
 EXAMPLES = (
     "dubito eval vanilla_rag df_rag --dataset hotpotqa:dev.json --limit 30",
@@ -25,6 +37,12 @@ EXAMPLES = (
     "dubito eval --resume my.run",
     "dubito eval --config my.run/run.yaml",
 )
+
+MAY_DIFFER = {
+    "resume", "retry_failed", "repair", "config_file", "quiet", "as_json",
+    "at_once", "ray", "workers", "replica", "otlp",
+}  # fmt: skip
+"""The options of a resumed run. It has all others from its folder."""
 
 
 @with_graph_options
@@ -108,14 +126,11 @@ def evaluate(
     options = evaluating.RunOptions(
         at_once, ray, workers, replica or [], retry_failed=retry_failed, repair=repair, quiet=quiet, as_json=as_json
     )
+    typed = typed_options(context)
+    if "workers" in typed and ray is None:
+        raise UserFault("--workers needs --ray ADDRESS: name the cluster, or leave --workers out.")
     if resume is not None:
-        typed = {
-            name
-            for name in ("systems", "dataset", "at_once")
-            if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
-        }
-        if typed - {"at_once"}:
-            raise UserFault("--resume goes on with a run as it was made: leave the systems and datasets out.")
+        refuse_others(context, MAY_DIFFER, "--resume goes on with a run as it was made")
         evaluating.resume(resume.expanduser(), options, as_many_at_once="at_once" not in typed)
         return
     if retry_failed:
@@ -127,6 +142,7 @@ def evaluate(
         systems or config().tables.get("eval", {}).get("systems", {}),
         dataset or [],
         corpus=corpus,
+        corpus_is_typed="corpus" in typed,
         settings=settings,
         assignments=assignments or [],
         limit=limit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 
 from ..config import config
-from ..errors import DubitoError, UserFault, either, extra_command
+from ..errors import DubitoError, ModelUnavailable, UserFault, either, extra_command
 from ..evals import run_folder
 from ..evals.datasets import load_dataset
 from ..evals.llm_judge import LlmJudgeContext
@@ -36,10 +37,12 @@ from ..graphs.registry import context_type, graph_named, takes_a_plain_question
 from ..models.background import run_in_background
 from ..models.bert_score import BertScorer
 from ..models.metering import Meter, current_meter
+from ..nodes.prepare import open_resources
 from ..presenters.words import counted
 from ..render.sanitize import shortened
 from ..render.screen import console
 from ..resources.call_cache import CallMemory
+from ..resources.fitting import fitted
 from ..resources.opening import check_corpus
 from ..resources.resources import Resources
 from ..retrieval.index_files import is_index
@@ -82,6 +85,7 @@ def evaluate_anew(
     datasets: Sequence[str],
     *,
     corpus: str,
+    corpus_is_typed: bool,
     settings: Mapping[str, str | None],
     assignments: Sequence[str],
     limit: int | None,
@@ -103,7 +107,8 @@ def evaluate_anew(
     if "seper-steps" in [metric.partition(":")[0] for metric in kept["metrics"]] and not kept["traces"]:
         raise UserFault("seper-steps reads the traces: leave --no-traces out.")
     made = corpus if corpus in {run_folder.POOLED, run_folder.OWN} else None
-    systems = systems_of(specs, settings if made else {**settings, "corpus": corpus}, assignments)
+    settings = settings if made else {**settings, "corpus": corpus}
+    systems = systems_of(specs, settings, assignments, corpus_is_typed=corpus_is_typed)
     if made is None:
         for path in {str(system.context["corpus"]) for system in systems if "corpus" in system.context}:
             check_corpus(path)
@@ -162,16 +167,21 @@ def _describe(run: EvaluationRun, asked: Mapping[str, Any], options: RunOptions)
 
 
 def systems_of(
-    specs: Sequence[str] | Mapping[str, Any], options: Mapping[str, str | None], assignments: Sequence[str]
+    specs: Sequence[str] | Mapping[str, Any],
+    options: Mapping[str, str | None],
+    assignments: Sequence[str],
+    *,
+    corpus_is_typed: bool = False,
 ) -> list[System]:
     """The systems that the command line or the configuration file names.
 
     specs: a list of `GRAPH`, `GRAPH:name=value,...` or `NAME=GRAPH:...`; or, from the file, each system's graph and
-    settings by the system's name, which options and assignments override. options: see `context_for`. assignments:
-    settings for all systems that have them, do not set them themselves, and use them. Raises `UserFault` for an unknown
-    graph, a graph that needs more than a question, and a setting that no system has or uses.
+    settings by the system's name, which options and assignments override. options: see `context_for`; the corpus has a
+    default, so it overrides only if it is typed. assignments: settings for all systems that have them, do not set them
+    themselves, and use them. Raises `UserFault` for an unknown graph, a graph that needs more than a question, and a
+    setting that no system has or uses.
     """
-    typed = {name for name, value in options.items() if value is not None and name != "corpus"}
+    typed = {name for name, value in options.items() if value is not None and (name != "corpus" or corpus_is_typed)}
     typed |= {assignment.partition("=")[0] for assignment in assignments}
     if isinstance(specs, Mapping):
         parsed = [_described(name, system, typed) for name, system in specs.items()]
@@ -288,6 +298,8 @@ def _ask_and_measure(run: EvaluationRun, store: Store, screen: Console, options:
         resume=f"go on with dubito eval --resume {run.folder}",
     ) as bar:
         if unfinished(tasks, store, retry_failed=options.retry_failed):
+            for metric in run.about.get("metrics", []):
+                run_in_background(_open_metric(metric, run, resources))
             _know_corpora(run, store, bar, resources, on_workers=options.ray is not None)
             with _asker(run, bar, resources, options) as ask:
                 ask_unfinished(tasks, ask, store, bar, at_once=options.at_once, retry_failed=options.retry_failed)
@@ -295,14 +307,32 @@ def _ask_and_measure(run: EvaluationRun, store: Store, screen: Console, options:
             _measure(metric, run, store, bar, resources, at_once=options.at_once)
 
 
-def _know_corpora(run: EvaluationRun, store: Store, bar: Bar, resources: Resources, *, on_workers: bool) -> None:
-    """Write down which corpora the answers are made from; `UserFault` if one has changed since that.
+async def _open_metric(metric: str, run: EvaluationRun, resources: Resources) -> None:
+    """Open what measures a metric; `UserFault` if it cannot be opened, or lacks a capability.
 
+    A server that does not answer now may answer when the questions are done.
+    """
+    settings, kind = _metric_settings(metric), metric.partition(":")[0]
+    if kind == "bertscore":
+        await _bert_scorer(settings["model"], int(settings.get("layer", 0))).open()
+        return
+    contexts = judge_contexts(run, settings) if kind == "llm-judge" else seper_contexts(run, settings)
+    for context in contexts.values():
+        with contextlib.suppress(ModelUnavailable):
+            await open_resources(await fitted(context, resources), resources, corpus=False)
+
+
+@functools.cache
+def _bert_scorer(model: str, layer: int) -> BertScorer:
+    return BertScorer(model, layer)
+
+
+def _know_corpora(run: EvaluationRun, store: Store, bar: Bar, resources: Resources, *, on_workers: bool) -> None:
+    """Write down which corpora the answers are made from; `UserFault` if one has changed since a system's first answer.
+
+    Of a system that has answered already it is not written down: an earlier version may have begun the run.
     on_workers: the corpora are opened elsewhere; here only index folders are, which takes no encoder.
     """
-    begun = "known_by" in run.about
-    if not begun and next(iter(store.outcomes()), None) is not None:
-        return  # it was begun by an earlier version
 
     async def known_by(system: System) -> str | None:
         settings = run.one_context(system)
@@ -318,13 +348,16 @@ def _know_corpora(run: EvaluationRun, store: Store, bar: Bar, resources: Resourc
 
     found = {system.label: run_in_background(known_by(system)) for system in run.systems}
     known = {label: name for label, name in found.items() if name is not None}
-    if not begun:
-        run.with_known_by(known)
-    if changed := [label for label, name in run.known_by.items() if known.get(label, name) != name]:
+    answered = {system for (system, _), is_answered in store.ended().items() if is_answered}
+    kept = {label: name for label, name in run.known_by.items() if label in answered}
+    if changed := [label for label, name in kept.items() if known.get(label, name) != name]:
         raise UserFault(
             f"The corpus of {either(changed)} is no longer the one that '{run.folder}' was begun with: put that one "
             "back, or evaluate again in another folder."
         )
+    now = {label: name for label, name in known.items() if label not in answered}
+    if run.known_by != (all_known := {**now, **kept}):
+        run.with_known_by(all_known)
 
 
 @contextlib.contextmanager
@@ -336,7 +369,7 @@ def _asker(run: EvaluationRun, bar: Bar, resources: Resources, options: RunOptio
         return
     with workers(
         options.ray, options.workers, options.at_once, run=run.name, seed=run.seed, traces=traces, memory=memory
-    ) as (ask, _):
+    ) as ask:
         yield ask
 
 
@@ -347,7 +380,7 @@ def _measure(metric: str, run: EvaluationRun, store: Store, bar: Bar, resources:
         bar.prepare(metric, done, total)
 
     if kind == "bertscore":
-        scorer = BertScorer(settings["model"], int(settings.get("layer", 0)))
+        scorer = _bert_scorer(settings["model"], int(settings.get("layer", 0)))
         run_in_background(measure_bertscore(run, store, scorer, on_progress))
         return
     if kind == "llm-judge":

@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter
 from pathlib import Path
@@ -163,6 +163,24 @@ def with_graph_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [part for each in own.values() for part in (options if each.name == "settings" else [each])]
     set_parameters(with_settings, parameters)
     return with_settings
+
+
+def typed_options(context: typer.Context) -> dict[str, str]:
+    """The options and arguments that are typed, as `--help` names them, by parameter."""
+    names: dict[str, str] = {}
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            is_option = option.param_type_name == "option"
+            shown = "/".join([option.opts[0], *option.secondary_opts]) if is_option else option.metavar
+            names[str(option.name)] = str(shown)
+    return names
+
+
+def refuse_others(context: typer.Context, allowed: Collection[str], reason: str) -> None:
+    """Raise `UserFault` if an option or argument is typed that is not allowed. reason: a clause that says why not."""
+    if others := [shown for name, shown in typed_options(context).items() if name not in allowed]:
+        raise UserFault(f"{reason}: leave {', '.join(others)} out.")
 
 
 def set_parameters(command: Any, parameters: Sequence[Parameter]) -> None:  # noqa: ANN401 - any function

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson, OtherStandard, RunFolder
+from ..errors import UserFault
+from .options import AsJson, OtherStandard, RunFolder, refuse_others
 
 EXAMPLES = (
     "dubito report my.run",
@@ -20,6 +21,7 @@ EXAMPLES = (
 
 
 def report(
+    context: typer.Context,
     run: RunFolder,
     *,
     html: Annotated[
@@ -28,7 +30,8 @@ def report(
     md: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Path of the Markdown; its plots are in plots/ beside it.  [default: RUN/report.md]"
+            metavar="FILE",
+            help="Path of the Markdown; the plots of x.md are in x-plots/.  [default: RUN/report.md, plots/]",
         ),
     ] = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="The metric in which the systems are compared.")] = "f1",
@@ -75,10 +78,14 @@ def report(
 
     run = run.expanduser()
     if trace is not None:
+        refuse_others(context, {"run", "trace", "as_json"}, "--trace writes a trace and no report")
         save_trace(run, *trace, as_json=as_json)
         return
     if keep is not None:
+        refuse_others(context, {"run", "keep", "as_json"}, "--keep writes the run and no report")
         show_kept(run, keep.expanduser(), as_json=as_json)
         return
+    if split_by is None and (split_at or split_run):
+        raise UserFault("--split-at and --split-run need the system to part the questions by: give --split-by too.")
     split = (split_by, split_at, split_run.expanduser() if split_run else run)
     show_report(run, html, md, metric, standard=standard, split=split, against=against, as_json=as_json)

@@ -12,11 +12,12 @@ from ..evals import run_folder
 from ..evals.answers import Standard
 from ..evals.kept_run import keep_run
 from ..evals.reports.about import notes, state
-from ..evals.reports.summary import Figure, Pair, Reference, Section, Summary, reference_of
+from ..evals.reports.summary import Pair, Reference, Section, Summary, reference_of
 from ..evals.reports.tables import costs_table, means_table, parted_table
 from ..evals.reports.words import called, chance, signed, too_few
-from ..evals.reports.write import PLOTS, Written, write_reports
+from ..evals.reports.write import Written, plots_folder, write_reports
 from ..evals.run_folder import EvaluationRun
+from ..evals.statistics import Figure
 from ..evals.store import Store
 from ..presenters.words import counted, megabytes
 from ..render.sanitize import one_line
@@ -60,8 +61,6 @@ def show_report(
 
 def _reference(system: str | None, thresholds: str | None, folder: Path) -> Reference | None:
     if system is None:
-        if thresholds is not None:
-            raise UserFault("--split-at needs the system to part the questions by: give --split-by too.")
         return None
     try:
         numbers = [float(part) for part in thresholds.split(",")] if thresholds is not None else []
@@ -78,7 +77,7 @@ def show_written(screen: Console, run: EvaluationRun, written: Written, *, as_js
         print_json(as_object(run, written))
         return
     show_summary(screen, written.summary)
-    plots = f", {counted(written.plots, 'plot')} in {written.md.parent / PLOTS}" if written.plots else ""
+    plots = f", {counted(written.plots, 'plot')} in {plots_folder(written.md)}" if written.plots else ""
     files = f"Wrote {written.html} ({megabytes(written.html_bytes)}), {written.md}{plots}."
     screen.print(one_line(files), soft_wrap=True)
     if written.remark:
@@ -93,7 +92,7 @@ def show_summary(screen: Console, summary: Summary) -> None:
         screen.print(Text.assemble((one_line(section.dataset), "bold"), f"  {asked}"))
         shown = [summary.metric, *(name for name in SHOWN if name != summary.metric)]
         show_blocks(screen, [means_table(section, section.metrics(shown), intervals=[summary.metric])])
-        screen.print(Text(_differences(section, summary.metric), "dim"))
+        screen.print(Text(_differences(section, summary), "dim"))
         if section.costs:
             screen.print()
             show_blocks(screen, [costs_table(section.costs)])
@@ -173,17 +172,23 @@ def show_kept(folder: Path, kept: Path, *, as_json: bool) -> None:
     console().print(one_line(f"Wrote {kept} ({megabytes(size)}): read it with dubito report {kept}"), soft_wrap=True)
 
 
-def _differences(section: Section, metric: str) -> str:
+def _differences(section: Section, summary: Summary) -> str:
     if not section.pairs:
         return "One system: nothing to compare it with."
+    if not section.tested:
+        return "No two systems answered the same question: nothing to compare."
+    metric = called(summary.metric)
     tested = [(pair.p, pair, pair.difference) for pair in section.pairs if pair.p is not None and pair.difference]
     significant = sorted(((p, pair, found) for p, pair, found in tested if p < 0.05), key=lambda test: test[0])
-    test = f"paired permutation test, {counted(len(section.pairs), 'pair')}, Holm"
+    test = f"paired permutation test, {counted(len(tested), 'pair')}, Holm"
     if not significant:
-        return f"No two systems differ significantly in {called(metric)} ({test}).{too_few(section.pairs)}"
+        differ = "No two systems differ significantly"
+        if summary.against is not None:
+            differ = f"No system differs significantly from {one_line(summary.against)}"
+        return f"{differ} in {metric} ({test}).{too_few(section.tested)}"
     listed = "; ".join(_difference(pair, found, p) for p, pair, found in significant[:MOST_PAIRS])
     more = f"; and {len(significant) - MOST_PAIRS} more" if len(significant) > MOST_PAIRS else ""
-    return f"Significant differences in {called(metric)} ({test}): {listed}{more}."
+    return f"Significant differences in {metric} ({test}): {listed}{more}."
 
 
 def _difference(pair: Pair, found: Figure, p: float) -> str:

@@ -15,7 +15,7 @@ import typer
 
 from ..errors import UserFault, extra_command
 from ..settings import settings
-from .options import ConfigFile, EverybodyMayAsk, QuestionsAtOnce
+from .options import ConfigFile, EverybodyMayAsk, QuestionsAtOnce, typed_options
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -32,6 +32,7 @@ EXAMPLES = (
 
 
 def ui(
+    context: typer.Context,
     *,
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes any free port.")] = 8700,
     corpus: Annotated[
@@ -84,6 +85,8 @@ def ui(
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise UserFault(f"dubito ui runs on starlette and uvicorn: run `{extra_command('ui')}`.")
+    if uploads is None and typed_options(context).keys() & {"upload_mb", "uploads_mb"}:
+        raise UserFault("--upload-mb and --uploads-mb are limits of uploaded files: give --uploads DIR too.")
     from ..ui.app import create_app  # noqa: PLC0415 - an extra
     from ..ui.uploads import Limits  # noqa: PLC0415 - an extra
 

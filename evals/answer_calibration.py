@@ -142,6 +142,8 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
         guarantees = sum(shares[name] is not None for name in ("risk", "keep", "average"))
         if given.plan is not None and given.risk is None:
             raise UserFault("--plan needs the risk to certify: give --risk, such as --risk 0.1.")
+        if guarantees and given.check is not None:
+            raise UserFault("--check tests a calibration by its own guarantee: leave --risk, --keep and --average out.")
         if guarantees != 1 and given.check is None:
             raise UserFault(
                 "Name one guarantee: --risk 0.1 for few wrong answers, --keep 0.9 for the right ones, or --average 0.1 "

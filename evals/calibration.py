@@ -18,7 +18,7 @@ from ..presenters.blocks import Block
 from ..resources.resources import Resources
 from ..state.calibration import CalibrationFile
 from ..state.context import BaseContext
-from .answers import IsRight, is_right
+from .answers import IsRight, answer_rule, is_right
 from .questions import GoldQuestion
 from .reliability import checked_truths, rank_auroc
 
@@ -42,13 +42,12 @@ AskAll = Callable[[BaseContext], Outputs]
 class CalibrationRequest:
     """The questions of a calibration.
 
-    is_right: the rule named `right`; made_with: the facts of the calibration file that hold for every technique; out:
+    right: the rule for right answers; made_with: the facts of the calibration file that hold for every technique; out:
     the file; corpus: the hash of the corpus's chunks, if it is known.
     """
 
     questions: Sequence[GoldQuestion]
     right: str
-    is_right: IsRight
     made_with: Mapping[str, Any]
     out: Path
     ask_all: AskAll
@@ -56,7 +55,7 @@ class CalibrationRequest:
 
     def judged(self, context: BaseContext) -> list[Judged]:
         """The output of each question, and whether its answer is right; None if the question failed."""
-        return judged(self.ask_all(context), self.questions, self.is_right)
+        return judged(self.ask_all(context), self.questions, answer_rule(self.right))
 
 
 def judged(outputs: Outputs, questions: Sequence[GoldQuestion], rule: IsRight) -> list[Judged]:

@@ -6,15 +6,18 @@ from operator import attrgetter
 
 from ..errors import UserFault
 from .answers import Standard
-from .reports.summary import Figure, MeanCost, figure_of, mean_cost, with_taken
+from .reports.summary import METRICS, MeanCost, mean_cost, with_taken
 from .reports.words import plain
 from .run_folder import EvaluationRun, RunQuestion
-from .scores import MAIN, RETRIEVAL, SEPER, ScoredOutcome, Scores, paired, scores_of
-from .statistics import holm, paired_permutation
+from .scores import ScoredOutcome, Scores, paired, scores_of
+from .statistics import Figure, bootstrap_interval, holm, paired_permutation
 from .store import Store
 
 NOT_COMPARED = frozenset({"id", "begun", "command", "datasets", "known_by", "at_once"})
 """Entries of run.json that differ in any two runs, or that the comparison shows in another way."""
+
+CONTENT = "content of the corpus"
+"""The name of what a corpus is known again by, beside the settings."""
 
 Differing = Mapping[str, tuple[str | None, str | None]]
 """Settings that differ, with their values in both runs; None if a run does not have the setting."""
@@ -142,15 +145,11 @@ def _compared(
         label,
         len(answered),
         (_failed(before for _, before, _ in pairs), _failed(after for *_, after in pairs)),
-        [
-            change
-            for metric in (*MAIN, *RETRIEVAL, *SEPER)
-            if (change := _change(metric, befores, afters, first.seed)) is not None
-        ],
+        [change for metric in METRICS if (change := _change(metric, befores, afters, first.seed)) is not None],
         [question for question, before, after in answered if before.right and not after.right],
         [question for question, before, after in answered if after.right and not before.right],
         None if costs[0] is None or costs[1] is None else (costs[0], costs[1]),
-        _differing(_settings(first, label), _settings(second, label)),
+        _differing(_settings(first, label, second), _settings(second, label, first)),
     )
 
 
@@ -161,8 +160,8 @@ def _change(
     before, after = paired(first, second, metric)
     if not before:
         return None
-    difference = figure_of([b - a for a, b in zip(before, after, strict=True)], seed)
-    p = paired_permutation(after, before, seed).p
+    difference = bootstrap_interval([b - a for a, b in zip(before, after, strict=True)], seed)
+    p = paired_permutation(after, before, seed)
     return MetricChange(metric, len(before), sum(before) / len(before), sum(after) / len(after), difference, p)
 
 
@@ -194,9 +193,11 @@ def _about(run: EvaluationRun) -> dict[str, str]:
     return {name: plain(value) for name, value in run.about.items() if name not in NOT_COMPARED}
 
 
-def _settings(run: EvaluationRun, label: str) -> dict[str, str]:
+def _settings(run: EvaluationRun, label: str, other: EvaluationRun) -> dict[str, str]:
+    """The settings of a system, and by what its corpus is known again, if the other run knows that too."""
     system = next(system for system in run.systems if system.label == label)
-    return {"graph": system.graph, **{name: plain(value) for name, value in system.context.items()}}
+    known = {CONTENT: run.known_by[label]} if label in run.known_by and label in other.known_by else {}
+    return {"graph": system.graph, **{name: plain(value) for name, value in system.context.items()}, **known}
 
 
 def _differing(first: Mapping[str, str], second: Mapping[str, str]) -> Differing:

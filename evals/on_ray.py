@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, cast
 
 from ..errors import UserFault, extra_command
@@ -38,8 +38,8 @@ class Worker:
 @contextlib.contextmanager
 def workers(
     address: str, count: int, at_once: int, *, run: str, seed: int, traces: bool, memory: bool
-) -> Iterator[tuple[Ask, Sequence[int]]]:
-    """Start workers on a cluster; yields the function that asks, and how many questions each worker has answered.
+) -> Iterator[Ask]:
+    """Start workers on a cluster; yields the function that asks.
 
     address: `LOCAL`, auto, HOST:PORT or ray://HOST:PORT; count: workers, each of which opens its own models; at_once:
     questions at a time over all workers. Raises `UserFault` without Ray, and if no cluster answers.
@@ -64,23 +64,21 @@ def workers(
         }
         remote: Any = ray.remote(**options)(Worker)
         actors = [remote.remote(run, seed, traces=traces, memory=memory) for _ in range(count)]
-        answered, in_flight = [0] * count, [0] * count
+        in_flight = [0] * count
 
         async def ask(task: EvaluationTask) -> Outcome:
             number = min(range(count), key=lambda worker: in_flight[worker])
             in_flight[number] += 1
             try:
-                outcome = await actors[number].ask.remote(task)
+                return cast("Outcome", await actors[number].ask.remote(task))
             except ray.exceptions.RayError as fault:
                 lost = {**error_of(fault), "message": f"A worker of the cluster was lost: {fault}", "unavailable": True}
                 return Outcome(system=task.system, question=task.question, output=None, error=lost, seconds=0.0)
             finally:
                 in_flight[number] -= 1
-            answered[number] += 1
-            return cast("Outcome", outcome)
 
         try:
-            yield ask, answered
+            yield ask
             with contextlib.suppress(ray.exceptions.RayError):  # a lost worker has no spans
                 ray.get([actor.stop.remote() for actor in actors])
         finally:

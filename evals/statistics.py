@@ -1,7 +1,8 @@
 """Confidence intervals of means and tests of differences; the same seed gives the same numbers."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,22 +15,17 @@ RESAMPLES = 9999
 _NUMBERS_AT_ONCE = 1_000_000
 
 
-class Interval(NamedTuple):
-    """A mean and the ends of its confidence interval."""
+@dataclass(frozen=True)
+class Figure:
+    """The mean of n values, and the ends of its confidence interval."""
 
+    n: int
     mean: float
     low: float
     high: float
 
 
-class Difference(NamedTuple):
-    """The mean of first − second, and the probability of a mean at least that far from 0 if both were alike."""
-
-    mean: float
-    p: float
-
-
-def bootstrap_interval(values: ArrayLike, seed: int, level: float = 0.95, resamples: int = RESAMPLES) -> Interval:
+def bootstrap_interval(values: ArrayLike, seed: int, level: float = 0.95, resamples: int = RESAMPLES) -> Figure:
     """The mean of [n] values, n ≥ 1, and its bootstrap confidence interval (BCa, Efron 1987).
 
     If all values are equal, or there is only one, both ends are the mean.
@@ -42,7 +38,7 @@ def bootstrap_interval(values: ArrayLike, seed: int, level: float = 0.95, resamp
     scale = float(np.abs(sample).max())
     # rounding can put equal values this far apart
     if np.ptp(sample) <= 1e-12 * scale:
-        return Interval(mean, mean, mean)
+        return Figure(len(sample), mean, mean, mean)
     result = _stats().bootstrap(
         (sample / scale,),  # scaled, because cubes of very small numbers would be 0
         np.mean,
@@ -53,25 +49,25 @@ def bootstrap_interval(values: ArrayLike, seed: int, level: float = 0.95, resamp
         rng=np.random.default_rng(seed),
     )
     low, high = result.confidence_interval
-    return Interval(mean, float(low) * scale, float(high) * scale)
+    return Figure(len(sample), mean, float(low) * scale, float(high) * scale)
 
 
-def paired_permutation(first: ArrayLike, second: ArrayLike, seed: int, resamples: int = RESAMPLES) -> Difference:
+def paired_permutation(first: ArrayLike, second: ArrayLike, seed: int, resamples: int = RESAMPLES) -> float:
     """Two systems' scores on the same questions, [n] each: do they differ by more than chance (Fisher 1935)?
 
-    If the systems are alike, the two scores of a question can be swapped. The p-value is two-sided. It is exact, over
-    all swaps, if there are at most `resamples` of them; else it is estimated from that many random swaps and the
-    observed one. It is 1 if the scores differ on fewer than two questions.
+    Returns the probability of a mean difference at least this far from 0 if both systems were alike: the two scores of
+    a question could then be swapped. This p-value is two-sided. It is exact, over all swaps, if there are at most
+    `resamples` of them; else it is estimated from that many random swaps and the observed one. It is 1 if the scores
+    differ on fewer than two questions.
     Raises `UserFault` for different lengths, no questions, scores that are not finite, and without scipy.
     """
     a, b = _sample(first), _sample(second)
     if a.shape != b.shape:
         raise UserFault(f"One system has {len(a)} scores and the other {len(b)}: compare them on the same questions.")
     differences = a - b
-    mean = float(differences.mean())
     swappable = differences[differences != 0]  # swapping equal scores changes nothing
     if len(swappable) < 2:
-        return Difference(mean, 1.0)
+        return 1.0
     result = _stats().permutation_test(
         (swappable / np.abs(swappable).max(),),
         _distance,
@@ -81,7 +77,7 @@ def paired_permutation(first: ArrayLike, second: ArrayLike, seed: int, resamples
         batch=_batch(swappable),
         rng=np.random.default_rng(seed),
     )
-    return Difference(mean, float(result.pvalue))
+    return float(result.pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

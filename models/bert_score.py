@@ -27,6 +27,10 @@ class BertScorer:
         self.name = source
         self._model = OneThread(lambda: _TokenModel(source, layer), "dubito-bert-score")
 
+    async def open(self) -> None:
+        """Load the model; `UserFault` if it cannot be loaded."""
+        await self._model.run(lambda _: None)
+
     async def f1(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """BERTScore's F1 of each pair (answer, reference), −1 to 1, nearly always above 0; without idf and rescaling.
 

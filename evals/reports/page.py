@@ -129,7 +129,8 @@ def _figures(scored: ScoredOutcome) -> list[tuple[str, str]]:
     if scored.signal is not None:
         figures.append((scored.signal["signal"], number(scored.uncertainty)))
     if "lambda_star" in scored.output:
-        figures.append(("λ*", number(scored.output["lambda_star"], 1)))
+        level = scored.output["lambda_star"]
+        figures.append(("λ*", "-" if level is None else f"{level:g}"))
     if scored.cost is not None:
         cost = scored.cost
         figures.append(("calls", f"{cost.calls:,}" + (f" ({cost.remembered:,} cached)" if cost.remembered else "")))

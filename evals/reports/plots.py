@@ -26,6 +26,9 @@ DSE = "DSE"
 DSE_CUTS = (0.0, 0.2, 0.5, 0.8, 1.2)
 """Edges between the bins of DSE, in nats. In the first bin all answers agree."""
 
+DIGITS = 6
+"""Digits after which two levels of diversity are the same."""
+
 
 def plots_of(summary: Summary, inputs: ReportInputs) -> list[Plot]:
     """The plots of all sections."""
@@ -79,14 +82,15 @@ def _levels(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | 
 
     def draw() -> Figure:
         figure, (axis,) = panels()
-        grid = [round(0.1 * i, 1) for i in range(11)]
-        width = 0.08 / len(chosen)
+        grid = grid_of(level for levels in chosen.values() for level in levels)
+        room = 0.8 * min((high - low for low, high in pairwise(grid)), default=0.1)
+        width = room / len(chosen)
         for i, (label, levels) in enumerate(chosen.items()):
-            nearest = [min(grid, key=lambda point: abs(point - level)) for level in levels]
-            shares = [nearest.count(point) / len(nearest) for point in grid]
-            places = [point - 0.04 + (i + 0.5) * width for point in grid]
+            rounded = [round(level, DIGITS) for level in levels]
+            shares = [rounded.count(point) / len(rounded) for point in grid]
+            places = [point - room / 2 + (i + 0.5) * width for point in grid]
             axis.bar(places, shares, width * 0.94, label=f"{label_of(label)} ({len(levels)} questions)")
-        axis.set_xticks(grid)
+        axis.set_xticks(grid, [f"{point:g}" for point in grid])
         axis.set(xlabel="chosen λ", ylabel="share of questions")
         legend(figure)
         return figure
@@ -218,6 +222,13 @@ def _cost(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | No
 
     note = "The line joins the systems that no other beats in both quality and cost. Bars: the intervals of the means."
     return Plot("cost", section.dataset, "Cost and quality", note, draw)
+
+
+def grid_of(levels: Iterable[float]) -> list[float]:
+    """The distinct levels, ascending; all tenths from 0 to 1 if each is one of them."""
+    tenths = [round(0.1 * place, 1) for place in range(11)]
+    found = {round(level, DIGITS) for level in levels}
+    return tenths if found <= set(tenths) else sorted(found)
 
 
 def frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -32,7 +32,7 @@ from ..scores import (
     scores_of,
     values_of,
 )
-from ..statistics import bootstrap_interval, holm, paired_permutation
+from ..statistics import Figure, bootstrap_interval, holm, paired_permutation
 from ..store import Store
 from .oracle import GapClosed, Oracle, gaps_closed, oracles_of
 
@@ -47,16 +47,6 @@ TOGETHER = "all datasets"
 
 LEAST_FOR_ECE = 20
 """With fewer answers, the calibration error over ten bins is not reported."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A metric's mean over n answered questions, and the ends of its 95% bootstrap interval."""
-
-    n: int
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -205,6 +195,11 @@ class Section:
     left_out: Sequence[str] = ()
     parts: Sequence[Parted] = ()
 
+    @property
+    def tested(self) -> Sequence[Pair]:
+        """The pairs of systems that answered a question in common."""
+        return [pair for pair in self.pairs if pair.p is not None]
+
     def metrics(self, names: Sequence[str]) -> list[str]:
         """The metrics among `names` that some system has."""
         return [name for name in names if any(name in row.metrics for row in [*self.systems, *self.oracles])]
@@ -269,8 +264,8 @@ def summary_of(
 
     metric: one of `METRICS`; reference: to part the questions by; against: compare the other systems with this one,
     which is fewer tests than each with each.
-    Raises `UserFault` for a metric that no answer of the run has, for a system that the run does not have, and if scipy
-    or ir-measures is missing.
+    Raises `UserFault` for a metric that no answer of the run has, for a system that the run does not have, for a
+    reference that answered none of its questions, and if scipy or ir-measures is missing.
     """
     scores = scores_of(run, store, standard)
     known = [name for name in METRICS if values_of(scores.values(), name)]
@@ -279,6 +274,11 @@ def summary_of(
     labels = [system.label for system in run.systems]
     if against is not None and against not in labels:
         raise UserFault(f"'{run.folder}' has no system '{against}': use {either(labels)}.")
+    if reference is not None and not reference.uncertainties.keys() & {question.id for question in run.questions}:
+        raise UserFault(
+            f"{reference.system} answered no question of '{run.folder}': --split-run needs a run of the same datasets, "
+            "whose questions have the same ids."
+        )
     compared = [(label, against) for label in labels if label != against] if against else list(combinations(labels, 2))
     datasets = {dataset["name"]: dataset for dataset in run.about.get("datasets") or []}
     by_dataset: dict[str, list[RunQuestion]] = {}
@@ -286,10 +286,25 @@ def summary_of(
         by_dataset.setdefault(question.dataset, []).append(question)
 
     def section_of(name: str, questions: Sequence[RunQuestion]) -> Section:
-        section = _section(name, questions, run, scores, metric=metric, compared=compared)
+        by_system = {system.label: of_system(scores, system.label, questions) for system in run.systems}
+        oracles = oracles_of(run.systems, scores, [question.id for question in questions])
         about = datasets.get(name, {})
-        parts = _parted(section, run, scores, metric, reference) if reference is not None else []
-        return replace(section, of=about.get("of"), left_out=about.get("left_out") or [], parts=parts)
+        return Section(
+            name,
+            questions,
+            [_figures(one.label, one.graph, by_system[one.label], questions, run.seed) for one in run.systems],
+            [_figures(one.label, one.graph, one.scored, questions, run.seed) for one in oracles],
+            _pairs(compared, by_system, metric, run.seed),
+            [failure for outcomes in by_system.values() for failure in _failures(outcomes)],
+            list(filter(None, (mean_cost(*one) for one in by_system.items()))),
+            list(filter(None, (_uncertainty_quality(*one, run.seed) for one in by_system.items()))),
+            list(filter(None, (_given(*one) for one in by_system.items()))),
+            oracles,
+            [gap for oracle in oracles for gap in gaps_closed(oracle, run.systems, scores)],
+            about.get("of"),
+            about.get("left_out") or [],
+            [] if reference is None else _parted(by_system, metric, reference, run.seed),
+        )
 
     sections = [section_of(name, questions) for name, questions in by_dataset.items()]
     together = section_of(TOGETHER, run.questions) if len(sections) > 1 else None
@@ -336,50 +351,22 @@ def of_system(scores: Scores, system: str, questions: Iterable[RunQuestion]) -> 
     return [scores[system, question.id] for question in questions if (system, question.id) in scores]
 
 
-def _section(
-    name: str,
-    questions: Sequence[RunQuestion],
-    run: EvaluationRun,
-    scores: Scores,
-    *,
-    metric: str,
-    compared: Sequence[tuple[str, str]],
-) -> Section:
-    by_system = {system.label: of_system(scores, system.label, questions) for system in run.systems}
-    oracles = oracles_of(run.systems, scores, [question.id for question in questions])
-    return Section(
-        name,
-        questions,
-        [_figures(system.label, system.graph, by_system[system.label], questions, run.seed) for system in run.systems],
-        [_figures(oracle.label, oracle.graph, oracle.scored, questions, run.seed) for oracle in oracles],
-        _pairs(compared, by_system, metric, run.seed),
-        [failure for outcomes in by_system.values() for failure in _failures(outcomes)],
-        [cost for label, outcomes in by_system.items() if (cost := mean_cost(label, outcomes)) is not None],
-        [
-            quality
-            for label, outcomes in by_system.items()
-            if (quality := _uncertainty_quality(label, outcomes, run.seed)) is not None
-        ],
-        [given for label, outcomes in by_system.items() if (given := _given(label, outcomes)) is not None],
-        oracles,
-        [gap for oracle in oracles for gap in gaps_closed(oracle, run.systems, scores)],
-    )
-
-
-def _parted(section: Section, run: EvaluationRun, scores: Scores, metric: str, reference: Reference) -> list[Parted]:
+def _parted(
+    by_system: Mapping[str, Sequence[ScoredOutcome]], metric: str, reference: Reference, seed: int
+) -> list[Parted]:
     """Each system at each threshold of the reference."""
     found = []
-    for system in run.systems:
+    for label, outcomes in by_system.items():
         scored = [
             (reference.uncertainties[outcome.question], outcome.metrics[metric])
-            for outcome in of_system(scores, system.label, section.questions)
+            for outcome in outcomes
             if outcome.question in reference.uncertainties and metric in outcome.metrics
         ]
         for threshold in reference.thresholds:
             certain = [score for value, score in scored if value is not None and value <= threshold]
             uncertain = [score for value, score in scored if value is None or value > threshold]
-            first, second = (figure_of(part, run.seed) if part else None for part in (certain, uncertain))
-            found.append(Parted(system.label, threshold, first, second))
+            first, second = (bootstrap_interval(part, seed) if part else None for part in (certain, uncertain))
+            found.append(Parted(label, threshold, first, second))
     return found
 
 
@@ -388,13 +375,8 @@ def _figures(
 ) -> SystemFigures:
     failed = sum(outcome.failed for outcome in outcomes)
     values = {metric: values_of(outcomes, metric) for metric in METRICS}
-    figures = {metric: figure_of(some, seed) for metric, some in values.items() if some}
+    figures = {metric: bootstrap_interval(some, seed) for metric, some in values.items() if some}
     return SystemFigures(label, graph, len(outcomes) - failed, failed, len(questions) - len(outcomes), figures)
-
-
-def figure_of(values: Sequence[float], seed: int) -> Figure:
-    """The mean of at least one value, with its interval."""
-    return Figure(len(values), *bootstrap_interval(values, seed))
 
 
 def _pairs(
@@ -404,8 +386,8 @@ def _pairs(
     for first, second in compared:
         values, others = paired(by_system[first], by_system[second], metric)
         if values:
-            difference = figure_of([one - other for one, other in zip(values, others, strict=True)], seed)
-            pairs.append(Pair(first, second, len(values), difference, paired_permutation(values, others, seed).p))
+            difference = bootstrap_interval([one - other for one, other in zip(values, others, strict=True)], seed)
+            pairs.append(Pair(first, second, len(values), difference, paired_permutation(values, others, seed)))
         else:
             pairs.append(Pair(first, second, 0, None, None))
     corrected = iter(holm([pair.p for pair in pairs if pair.p is not None]))

@@ -6,8 +6,9 @@ from ...presenters.blocks import Block, Cell, Fold, Pairs, Row, Table, Tone, Wor
 from ...presenters.words import counted, shortened
 from ..reliability import UncertaintyBin
 from ..scores import CITED, JUDGED, MAIN, PLAN, RETRIEVAL, RIGHT, SEPER
+from ..statistics import Figure
 from .about import differing
-from .summary import GIVEN_LEVEL, Figure, MeanCost, Pair, Reference, Section, Summary, SystemFigures
+from .summary import GIVEN_LEVEL, MeanCost, Pair, Reference, Section, Summary, SystemFigures
 from .words import amount, called, chance, number, plain, signed, too_few
 
 LONGEST_REASON = 300
@@ -127,10 +128,11 @@ def _differences(section: Section, metric: str) -> Table:
         Row([Cell(f"{place}: {row}"), *(_difference(pairs.get((row, column)), row, column) for column in labels)])
         for place, row in enumerate(labels, 1)
     ]
+    least = min((pair.n for pair in section.tested), default=0)
     note = (
-        f"Row minus column, over the questions that both answered (at least {min(pair.n for pair in section.pairs)}). "
-        f"In brackets: p of a paired permutation test, corrected for {counted(len(section.pairs), 'pair')} by Holm; "
-        f"differences with p below 0.05 stand out.{too_few(section.pairs)}"
+        f"Row minus column, over the questions that both answered (at least {least}). "
+        f"In brackets: p of a paired permutation test, corrected for {counted(len(section.tested), 'pair')} by Holm; "
+        f"differences with p below 0.05 stand out.{too_few(section.tested)}"
     )
     columns = ["", *(f"{place}" for place in range(1, len(labels) + 1))]
     return Table(columns, rows, f"Differences in {called(metric)}", note)
@@ -149,7 +151,7 @@ def _differences_from_one(section: Section, metric: str) -> Table:
         rows.append(Row([Cell(pair.first), *numbers(f"{pair.n}"), *figures]))
     note = (
         f"System minus {section.pairs[0].second}, over the questions that both answered. p: of a paired permutation "
-        f"test, corrected for {counted(len(section.pairs), 'pair')} by Holm.{too_few(section.pairs)}"
+        f"test, corrected for {counted(len(section.tested), 'pair')} by Holm.{too_few(section.tested)}"
     )
     return Table(["system", "n", "difference", "95% interval", "p"], rows, f"Differences in {called(metric)}", note)
 

@@ -30,11 +30,13 @@ def chance(p: float) -> str:
 
 
 def too_few(pairs: Sequence[Pair]) -> str:
-    """A sentence if even the clearest difference of these pairs could not be significant; else an empty text.
+    """A sentence if even the clearest difference of these tested pairs could not be significant; else an empty text.
 
     Of n questions that all differ in one direction the permutation test's p is 2 / 2ⁿ, and Holm's correction multiplies
     the least p by the number of pairs.
     """
+    if not pairs:
+        return ""
     n = max(pair.n for pair in pairs)
     enough = next(more for more in count(1) if len(pairs) * 2 ** (1 - more) < 0.05)
     if n >= enough:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from ...errors import UserFault, extra_command
 from ...presenters.blocks import Pairs, Words
@@ -19,7 +20,7 @@ from .plots import plots_of
 from .summary import Reference, Summary, summary_of
 from .tables import section_blocks, systems_blocks
 
-HTML, MARKDOWN, PLOTS = "report.html", "report.md", "plots"
+HTML, MARKDOWN = "report.html", "report.md"
 
 MARKDOWN_BEGINNING = "<!-- dubito report -->"
 
@@ -57,7 +58,7 @@ def write_reports(
     html, md = html or run.folder / HTML, md or run.folder / MARKDOWN
     for path, beginning in ((html, page.BEGINNING), (md, MARKDOWN_BEGINNING)):
         with writing(path, "report", beginning.encode()):
-            pass  # a name that cannot be used is refused before anything is computed
+            path.parent.stat()  # a name that cannot be used is refused before anything is computed
     summary = summary_of(run, store, metric, standard or run.standard, reference, against=against)
     if not summary.scores:
         raise UserFault(f"No question of '{run.folder}' has an outcome yet: resume the run.")
@@ -69,13 +70,19 @@ def write_reports(
     )
     remark = " ".join(filter(None, [inputs.remark, missing]))
     size = write_file(html, page.page_of(summary, figures, inputs, remark), "report")
-    save(figures, md.parent / PLOTS)
-    write_file(md, markdown_of(summary, [figure.plot for figure in figures], remark).encode(), "report")
+    save(figures, plots_folder(md))
+    text = markdown_of(summary, [figure.plot for figure in figures], plots_folder(md).name, remark)
+    write_file(md, text.encode(), "report")
     return Written(summary, html, size, md, len(figures), remark)
 
 
-def markdown_of(summary: Summary, plots: Sequence[Plot], remark: str = "") -> str:
-    """The report. plots: files in plots/ beside it; remark: what is missing, and why."""
+def plots_folder(md: Path) -> Path:
+    """The folder of the plots of a report in Markdown: plots/ beside report.md, and name-plots/ beside name.md."""
+    return md.with_name("plots" if md.name == MARKDOWN else f"{md.stem}-plots")
+
+
+def markdown_of(summary: Summary, plots: Sequence[Plot], folder: str, remark: str = "") -> str:
+    """The report. plots: files in the folder beside it; remark: what is missing, and why."""
     systems, *_settings = systems_blocks(summary)
     parts = [f"{MARKDOWN_BEGINNING}\n# Evaluation", markdown([Pairs(header(summary))])]
     if repeat := command(summary.run):
@@ -85,5 +92,5 @@ def markdown_of(summary: Summary, plots: Sequence[Plot], remark: str = "") -> st
     for section in summary.shown:
         parts += [f"## {escaped(section.dataset)}", markdown(section_blocks(section, summary))]
         own = [plot for plot in plots if plot.dataset == section.dataset]
-        parts += [f"### {plot.title}\n\n![{plot.note}](plots/{plot.name}.png)\n\n{plot.note}" for plot in own]
+        parts += [f"### {plot.title}\n\n![{plot.note}]({quote(folder)}/{plot.name}.png)\n\n{plot.note}" for plot in own]
     return "\n\n".join(parts) + "\n"

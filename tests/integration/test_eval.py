@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.cli import app, evaluating
-from dubito.evals.on_ray import workers
-from dubito.evals.store import Store
+from dubito.cli import app
+from dubito.evals import on_ray
+from dubito.evals.on_ray import Worker
+from dubito.evals.run_folder import EvaluationTask
+from dubito.evals.store import Outcome, Store
 from dubito.tests.stub_server import Stub, serving
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -121,24 +123,24 @@ def spans_in(request: Request) -> list[Span]:
 def test_a_cluster_of_two_workers_gives_the_same(
     cluster: HTTPServer, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    shares: list[Sequence[int]] = []
+    shares = tmp_path / "shares"
+    shares.mkdir()
 
-    @contextmanager
-    def watched(*given: Any, **how: Any) -> Iterator[Any]:
-        with workers(*given, **how) as (ask, asked):
-            yield ask, asked
-            shares.append(asked)
+    class Watched(Worker):
+        async def ask(self, task: EvaluationTask) -> Outcome:
+            with (shares / f"{os.getpid()}").open("a") as share:
+                share.write("1")
+            return await super().ask(task)
 
-    monkeypatch.setattr(evaluating, "workers", watched)
+    monkeypatch.setattr(on_ray, "Worker", Watched)
     with serving(Stub()) as stub:
         here = dubito(*begin(stub, questions, tmp_path / "here", "--limit", 12))
         assert here.exit_code == 0, here.output
         arguments = begin(stub, questions, tmp_path / "there", "--limit", 12, "--ray", "auto", "--workers", 2)
         there = dubito(*arguments, "--at-once", 4)
         assert there.exit_code == 0, there.output
-    (asked,) = shares
-    assert min(asked) > 0
-    assert sum(asked) == 12
+    asked = [len(share.read_text()) for share in shares.iterdir()]
+    assert (len(asked), sum(asked)) == (2, 12)
     spans = [span for request, _ in cluster.log for span in spans_in(request)]
     assert sum(span.name == "cot" and not span.parent_span_id for span in spans) == 12
     assert without_seconds(table(tmp_path / "there")) == without_seconds(table(tmp_path / "here"))

@@ -485,6 +485,17 @@ def test_a_drawing_that_cannot_be_made_is_refused(tmp_path):
     assert "cannot be written" in done.stderr
 
 
+def test_a_drawing_replaces_a_drawing_and_no_other_file(tmp_path):
+    drawing, mine = tmp_path / "graph.mmd", tmp_path / "README.md"
+    mine.write_text("---\ntitle: mine\n---\n")
+    for graph in ("cot", "df_rag"):
+        assert dubito("draw", graph, "--out", str(drawing)).exit_code == 0
+    assert "plan" in drawing.read_text()
+    refused = dubito("draw", "cot", "--out", str(mine))
+    assert (refused.exit_code, mine.read_text()) == (2, "---\ntitle: mine\n---\n")
+    assert "exists and is not a drawing: give another name." in refused.stderr
+
+
 # doctor
 
 

@@ -15,6 +15,7 @@ import pytest
 from dubito.cli import app, calibrating, evaluating
 from dubito.cli.ask_many import Bar
 from dubito.errors import ModelFault, UserFault
+from dubito.evals import run_folder
 from dubito.evals.answer_calibration import hash_of
 from dubito.models.interfaces import Completion, Message, Reply, Sampling, Tokens
 from dubito.resources import resources
@@ -215,6 +216,23 @@ def test_an_evaluation_goes_on_with_the_corpus_that_it_was_begun_with_alone(tmp_
     corpus(tmp_path, "old")
     read_corpora(given)
     assert run_json(*resumed)["exit_code"] == 0
+
+
+def test_a_corpus_that_could_be_opened_only_later_is_known_then(tmp_path: Path, read_corpora: Use) -> None:
+    given = cases(4)
+    run = tmp_path / "run"
+    (tmp_path / "notes.jsonl").write_text("{")
+    evaluation = ["eval", "vanilla_rag", "--dataset", str(write(tmp_path, given)), "--out", str(run)]
+    read_corpora(given)
+    assert run_json(*evaluation, "--corpus", str(tmp_path / "notes.jsonl"), *SEARCH)["exit_code"] != 0
+    assert run_folder.read(run).known_by == {}
+    for word in ("new", "newer"):
+        corpus(tmp_path, word)
+        read_corpora(given)
+        ended = run_json("eval", "--resume", str(run), "--retry-failed")
+        assert list(run_folder.read(run).known_by) == ["vanilla_rag"]
+        # all are answered: the corpus is not read any more
+        assert (ended["exit_code"], ended["answered"]) == (0, 4)
 
 
 def test_a_check_is_of_the_same_corpus_and_the_same_rule_for_right_answers(tmp_path: Path, read_corpora: Use) -> None:
@@ -631,6 +649,8 @@ REFUSED = [
     (["--risk", "0.1"], "vanilla_rag measures no uncertainty of its own: set uncertainty=semantic_entropy"),
     ([], "Name one guarantee: --risk 0.1"),
     (["--risk", "0.1", "--keep", "0.9"], "Name one guarantee: --risk 0.1"),
+    (["--risk", "0.1", "--right", "exact", "--check", "c.json"], "by its own guarantee: leave --risk, --keep and"),
+    (["--risk", "0.1", "--system", "plain"], "leave it out for escalate, and for a file of questions."),
     (
         ["--risk", "0.1", "--set", "calibration=c.json", "--set", "uncertainty=disagreement"],
         "leave the setting calibration out",

@@ -278,19 +278,6 @@ def test_new_answers_of_the_rungs_are_compared_with_those_of_the_calibration(tmp
     assert (again["calibrated_on"], again["questions"]) == (300, 100)
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--keep", "0.9"], "is calibrated for a risk alone"),
-        (["--average", "0.1"], "is calibrated for a risk alone"),
-        (["--plan", "0.5"], "is calibrated for a risk alone"),
-        (["--set", "rungs=cot,vanilla_rag,df_rag,sunar,seakr"], "A cascade of 5 rungs is too long to calibrate"),
-    ],
-)
-def test_what_a_cascade_is_not_calibrated_for_is_refused(tmp_path: Path, more: Sequence[str], said: str) -> None:
-    assert said in json.loads(calibrate(evaluation(tmp_path), *more).stdout)["error"]["message"]
-
-
 def test_two_systems_of_one_graph_are_no_rungs(tmp_path: Path) -> None:
     placed = [*systems(), replace(systems()[0], label="again")]
     made(tmp_path / "run", placed, questions(), outcomes(), corpus="pooled")[1].close()
@@ -329,8 +316,10 @@ def test_rungs_that_answered_from_different_corpora_are_no_cascade(tmp_path: Pat
 
 
 REFUSED = [
-    (["--plan", "0.5"], "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --plan"),
+    *(([name, "0.5"], "A cascade is calibrated for a risk alone: give") for name in ("--plan", "--keep", "--average")),
+    (["--system", "plain"], "leave it out for escalate, and for a file of questions."),
     (["--set", "rungs=vanilla_rag"], "A cascade has two rungs or more: evaluate several of cot, vanilla_rag,"),
+    (["--set", "rungs=cot,vanilla_rag,df_rag,sunar,seakr"], "A cascade of 5 rungs is too long to calibrate"),
     (["--set", "rungs=vanilla_rag,cot"], "no system answered with cot: evaluate it too, or choose other rungs."),
     (["--set", "k=4"], "were given with its settings: leave the other settings out."),
     (["--limit", "4"], "were given with its settings: leave the other settings out."),

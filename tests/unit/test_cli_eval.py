@@ -10,7 +10,9 @@ from dubito.cli import app
 from dubito.cli.evaluating import systems_of
 from dubito.errors import UserFault
 from dubito.graphs.registry import graph_names
+from dubito.resources.resources import Resources
 from dubito.tests.json_lines import write_lines
+from dubito.tests.scripted import ScriptedChat
 from typer.testing import CliRunner
 
 
@@ -47,7 +49,12 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["cot", "--dataset", "FILE", "--metric", "bertscore:k=3"],
             ["bertscore has no setting 'k': use model or layer"],
         ),
-        (["cot", "--resume", "x"], ["leave the systems and datasets out"]),
+        (["cot", "--resume", "x"], ["--resume goes on with a run as it was made: leave SYSTEM... out."]),
+        (
+            ["--resume", "x", "--at-once", "3", "--llm", "hf:/m", "-k", "3", "--no-memory", "--set", "a=1"],
+            ["leave --llm, --k, --set, --memory/--no-memory out."],
+        ),
+        (["cot", "--dataset", "FILE", "--workers", "3"], ["--workers needs --ray ADDRESS"]),
         (["--resume", "nowhere"], ["There is no run in 'nowhere'"]),
         (["cot", "--dataset", "FILE", "--retry-failed"], ["--retry-failed needs --resume"]),
         (["cot", "--dataset", "FILE", "--corpus", "sample", "--replica", "http://h/v1"], ["Replicas are servers"]),
@@ -78,6 +85,13 @@ def test_systems_are_named_and_set_up_as_they_are_written():
 def test_a_system_that_looks_nothing_up_has_no_corpus():
     found = systems_of(graph_names_that_answer(), {"corpus": "notes.index"}, [])
     assert [one.label for one in found if "corpus" not in one.context] == ["cot"]
+
+
+def test_a_typed_corpus_replaces_those_of_a_file_and_a_default_does_not():
+    specs = {"a": {"graph": "vanilla_rag", "corpus": "old.index"}}
+    for is_typed, corpus in ((True, "new.index"), (False, "old.index")):
+        (system,) = systems_of(specs, {"corpus": "new.index"}, [], corpus_is_typed=is_typed)
+        assert system.context["corpus"] == corpus
 
 
 def graph_names_that_answer() -> list[str]:
@@ -125,3 +139,25 @@ def test_a_resumed_run_asks_as_many_questions_at_once_as_before(
     for command in (begun, ["eval", "--resume", "my.run", *typed]):
         assert CliRunner().invoke(app, command).exit_code == 0
     assert asked == [7, taken]
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("seper", "log-probabilities"),
+        ("seper-steps:judge=nli:./nowhere", "./nowhere"),
+        ("llm-judge:llm=nonsense", "nonsense"),
+        ("bertscore:model=./nowhere", "There is no BERTScore model folder"),
+    ],
+)
+def test_what_a_metric_lacks_is_told_before_the_first_question(
+    questions: Path, monkeypatch: pytest.MonkeyPatch, metric: str, said: str
+):
+    llm = ScriptedChat(capabilities=frozenset({"logprobs"}) if "nli" in metric else frozenset())
+    opened = Resources(None if "llm=" in metric else llm)
+    monkeypatch.setattr("dubito.cli.evaluating.resources_with_memory", lambda *_: opened)
+    begun = ["eval", "cot", "--dataset", str(questions), "--metric", metric, "--out", "my.run"]
+    for command in (begun, ["eval", "--resume", "my.run"]):
+        found = CliRunner().invoke(app, command)
+        assert (found.exit_code, llm.calls) == (2, [])
+        assert said in found.stderr

@@ -100,7 +100,8 @@ def test_all_systems_are_parted_by_the_uncertainty_of_one(tmp_path):
     [
         (["--split-by", "third"], "has no system 'third': use plain or d."),
         (["--split-by", "plain"], "plain measured no uncertainty in"),
-        (["--split-at", "0.2"], "--split-at needs the system to part the questions by: give --split-by too."),
+        (["--split-at", "0.2"], "need the system to part the questions by: give --split-by too."),
+        (["--split-run", "other.run"], "need the system to part the questions by: give --split-by too."),
         (["--split-by", "d", "--split-at", "low"], "--split-at low is no list of numbers: write it like"),
         (["--split-by", "d", "--split-at", "nan"], "give some with --split-at, such as --split-at 0.2,0.5."),
     ],
@@ -109,6 +110,15 @@ def test_a_split_that_cannot_be_made_is_told_in_a_sentence(tmp_path, options: li
     code, _, err = dubito("report", certain_and_not(tmp_path / "my.run"), *options)
     assert (code, err.count("\n")) == (2, 1)
     assert said in err
+
+
+def test_a_split_by_a_run_of_other_questions_is_told(tmp_path):
+    run, other = certain_and_not(tmp_path / "my.run"), tmp_path / "other.run"
+    found = [answered("first", "q9", "x", uncertainty=dse(0.1))]
+    made(other, [vanilla("first")], [asked("q9", "x")], found)[1].close()
+    code, _, err = dubito("report", run, "--split-by", "first", "--split-run", other)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"first answered no question of '{run}': --split-run needs a run of the same datasets" in err
 
 
 def test_differences_beyond_chance_are_named(tmp_path):
@@ -122,6 +132,22 @@ def test_differences_beyond_chance_are_named(tmp_path):
     told = json.loads(dubito("report", bench.folder, "--against", "d", "--json")[1])
     assert [pair["difference"]["mean"] for pair in told["datasets"][0]["differences"]] == [-1]
     assert "| plain | 8 | **−1.000** | −1.000 to −1.000 | 0.008 |" in (bench.folder / "report.md").read_text()
+
+
+def test_systems_without_a_common_question_are_not_tested(tmp_path):
+    systems = [*SYSTEMS, vanilla("third")]
+    found = [answered("plain", "q1", "Ada"), answered("d", "q1", "Ada"), answered("third", "q2", "Paris")]
+    bench, store = made(tmp_path / "run", systems, QUESTIONS, found)
+    store.close()
+    one = "(paired permutation test, 1 pair, Holm). With 1 question p cannot fall below 1.00: ask at least 6."
+    nothing = "No two systems answered the same question: nothing to compare."
+    for against, said in (
+        ([], f"No two systems differ significantly in F1 {one}"),
+        (["--against", "third"], nothing),
+        (["--against", "d"], f"No system differs significantly from d in F1 {one}"),
+    ):
+        assert said in " ".join(dubito("report", bench.folder, *against)[1].split())
+    assert "corrected for 1 pair by Holm. With 1" in (bench.folder / "report.md").read_text()
 
 
 def test_json_is_one_object_and_nothing_else(run: Path):
@@ -150,12 +176,22 @@ def test_json_is_one_object_and_nothing_else(run: Path):
 
 
 def test_the_reports_go_where_they_are_wanted(run: Path, tmp_path):
-    html, md = tmp_path / "x.html", tmp_path / "y.md"
-    assert dubito("report", run, "--html", html, "--md", md)[0] == 0
+    html, md = tmp_path / "x.html", tmp_path / "y (2).md"
+    code, out, _ = dubito("report", run, "--html", html, "--md", md)
+    assert code == 0
     assert html.read_bytes().startswith(b"<!doctype html>")
-    assert md.is_file()
-    assert (tmp_path / "plots").is_dir()
+    plots = tmp_path / "y (2)-plots"
+    assert f"in {plots}." in out
+    assert [path.name for path in plots.iterdir() if f"(y%20%282%29-plots/{path.name})" not in md.read_text()] == []
     assert not (run / "report.html").exists()
+
+
+def test_a_folder_that_is_missing_is_told_before_anything_is_computed(run: Path, tmp_path, monkeypatch):
+    monkeypatch.setattr("dubito.evals.reports.write.summary_of", None)
+    for option in ("--html", "--md"):
+        code, _, err = dubito("report", run, option, tmp_path / "no" / "x")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "The report cannot be written to" in err
 
 
 def test_a_trace_can_be_taken_out(run: Path, tmp_path):
@@ -179,6 +215,11 @@ def test_a_trace_can_be_taken_out(run: Path, tmp_path):
         ),
         (["--trace", "plain", "q2", "x.jsonl"], "There is no trace of 'q2' for plain"),
         (["--trace", "plain", "q1", "no/x.jsonl"], "The trace cannot be written to 'no/x.jsonl'"),
+        (
+            ["--trace", "plain", "q1", "x.jsonl", "--metric", "f1", "--against", "d"],
+            "--trace writes a trace and no report: leave --metric, --against out.",
+        ),
+        (["--keep", "x", "--html", "x.html"], "--keep writes the run and no report: leave --html out."),
         (["--metric", "meteor"], "has the metric 'meteor': use exact_match, f1"),
         (["--standard", "none"], "Invalid value for '--standard'"),
         (["--html", "no/x.html"], "The report cannot be written to 'no/x.html'"),
@@ -288,7 +329,22 @@ def test_a_comparison_as_json(run: Path, later: Path):
     (system,) = told["systems"]
     assert system["to_wrong"] == [{"id": "small/q1", "question": "What is q1?"}]
     assert system["settings"] == {"k": [None, "9"]}
-    assert {change["metric"] for change in system["changes"]} >= {"f1", "exact_match", "rouge_l"}
+    assert {change["metric"] for change in system["changes"]} >= {"f1", "exact_match", "rouge_l", "bleu", "cover_em"}
+
+
+def test_a_changed_corpus_is_a_difference_where_both_runs_know_theirs(tmp_path):
+    def settings(*known: dict[str, str]) -> list[Any]:
+        folders = []
+        for number, known_by in enumerate(known):
+            folder = tmp_path / f"{len(known_by)}{number}.run"
+            made(folder, SYSTEMS, QUESTIONS, [answered("plain", "q1", "Ada")], known_by=known_by)[1].close()
+            folders.append(folder)
+        plain, other = json.loads(dubito("compare", *folders, "--json")[1])["systems"]
+        return [plain["settings"], other["settings"]]
+
+    both = settings({"plain": "1f", "d": "1f"}, {"plain": "2e", "d": "1f"})
+    assert both == [{"content of the corpus": ["1f", "2e"]}, {}]
+    assert settings({"plain": "1f"}, {}) == [{}, {}]
 
 
 def test_a_run_is_kept_without_passages_and_read_like_the_run(tmp_path):
@@ -326,7 +382,48 @@ def test_a_kept_run_that_was_edited_says_where(run: Path, tmp_path, line: str):
     assert err.strip() == f"Line 6 of '{kept / 'outcomes.jsonl'}' is no outcome of a run: fetch the file anew."
 
 
-def test_a_run_is_not_kept_over_itself(run: Path):
-    code, _, err = dubito("report", run, "--keep", run)
-    assert code == 2
-    assert "is a run of dubito eval itself: name another folder to keep it in." in err
+@pytest.mark.parametrize(
+    "there",
+    [
+        pytest.param(["run.json", "questions.jsonl", "results.sqlite"], id="a run"),
+        pytest.param(["run.json", "questions.jsonl", "outcomes.jsonl", "results.sqlite"], id="a kept run asked on"),
+        pytest.param(["questions.jsonl"], id="questions of one's own"),
+        pytest.param(["outcomes.jsonl"], id="outcomes of something else"),
+    ],
+)
+def test_a_run_is_kept_over_nothing_but_a_kept_run(run: Path, tmp_path, there: list[str]):
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    for name in there:
+        (taken / name).write_text("mine")
+    code, _, err = dubito("report", run, "--keep", taken)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "give another name." in err if there == ["outcomes.jsonl"] else "name another folder." in err
+    assert {path.name: path.read_text() for path in taken.iterdir()} == dict.fromkeys(there, "mine")
+
+
+def test_what_an_interrupted_keep_leaves_is_no_run_and_can_be_kept_again(run: Path, tmp_path, monkeypatch):
+    kept = tmp_path / "kept"
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "outcomes", interrupted)
+        dubito("report", run, "--keep", kept)
+    assert not kept.exists()
+    dubito("report", run, "--keep", kept)
+    for name in ("run.json", "questions.jsonl"):
+        (kept / name).unlink()
+    assert dubito("report", run, "--keep", kept)[0] == 0
+    assert dubito("report", kept)[0] == 0
+
+
+def test_half_a_character_in_an_output_is_kept(tmp_path):
+    plan = ["\ud800 \udc80 é"]
+    bench, store = made(tmp_path / "my.run", SYSTEMS[:1], QUESTIONS, [answered("plain", "q1", "Ada", plan=plan)])
+    store.close()
+    kept = tmp_path / "kept.run"
+    assert dubito("report", bench.folder, "--keep", kept)[0] == 0
+    with Store(kept / "results.sqlite") as read:
+        assert [outcome.output["plan"] for outcome in read.outcomes() if outcome.output] == [plan]

@@ -13,6 +13,7 @@ from dubito.evals.reports import drawing, write
 from dubito.evals.reports.about import command, header
 from dubito.evals.reports.inputs import MOST_STEPS, first_steps
 from dubito.evals.reports.page import BEGINNING
+from dubito.evals.reports.plots import grid_of
 from dubito.evals.reports.words import amount, chance, number, signed
 from dubito.evals.reports.write import Written, write_reports
 from dubito.evals.run_folder import EvaluationRun, System
@@ -280,6 +281,15 @@ def test_each_figure_that_the_run_has_something_for(whole):
     assert all(len(one.every("svg")) == 1 for one in shown)
     assert [name for name in names if f"(plots/{name})" in written.md.read_text()] == names
     assert drawing.INK not in written.html.read_text()
+
+
+def test_levels_of_diversity_are_shown_as_they_are(tmp_path):
+    levels = (("q1", 0.25), ("q2", 0.3), ("q3", None))
+    outcomes = [answered("df", name, "Ada", lambda_star=level, supports=[]) for name, level in levels]
+    shown = page(report(tmp_path, outcomes, [System("df", "df_rag", {})]))
+    assert [shown.text.count(said) for said in ("λ* 0.25", "λ* 0.3", "λ* -")] == [1, 1, 1]
+    assert grid_of([0.25, 0.1 + 0.2, 0.3]) == [0.25, 0.3]
+    assert grid_of([0.1 + 0.2]) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 
 def test_what_the_run_has_nothing_for_is_left_out(tmp_path):

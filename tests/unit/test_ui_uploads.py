@@ -397,6 +397,12 @@ def test_one_page_at_a_time_keeps_uploads_in_a_folder(folder, tmp_path):
     assert (done.exit_code, "cannot be used (Not a directory): give another folder." in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("option", ["--upload-mb", "--uploads-mb"])
+def test_limits_without_uploads_are_refused(option):
+    done = CliRunner().invoke(commands, ["ui", "--port", "0", option, "5"])
+    assert (done.exit_code, "are limits of uploaded files: give --uploads DIR too." in done.stderr) == (2, True)
+
+
 def test_the_folder_of_computed_files_is_no_document(page, folder):
     put(page, "a.txt")
     page.post("/ask", json=question())
