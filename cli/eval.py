@@ -34,6 +34,7 @@ EXAMPLES = (
     "dubito eval plain=vanilla_rag wide=vanilla_rag:k=20 --dataset questions.jsonl --corpus notes.index",
     'dubito eval df_rag --dataset 2wiki:dev.json --llm "vllm:http://127.0.0.1:8000/v1#my-model" --at-once 32',
     "dubito eval df_rag vanilla_rag --dataset hotpotqa:dev.json --metric seper",
+    "dubito eval vanilla_rag --calibration vanilla_rag.calibration.json --dataset new.jsonl --corpus notes.index",
     "dubito eval --resume my.run",
     "dubito eval --config my.run/run.yaml",
 )
@@ -75,6 +76,14 @@ def evaluate(
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting for all systems that have it, repeatable."),
+    ] = None,
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Systems of its graph give only the answers that it allows, and take its settings where no other is "
+            "given; repeatable.",
+        ),
     ] = None,
     metric: Annotated[
         list[str] | None,
@@ -145,6 +154,7 @@ def evaluate(
         corpus_is_typed="corpus" in typed,
         settings=settings,
         assignments=assignments or [],
+        calibrations=calibration or [],
         limit=limit,
         seed=seed,
         on_bad_record=on_bad_record,

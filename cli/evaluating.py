@@ -46,6 +46,7 @@ from ..resources.fitting import fitted
 from ..resources.opening import check_corpus
 from ..resources.resources import Resources
 from ..retrieval.index_files import is_index
+from ..state.calibration import AnswerCalibration
 from ..state.context import as_typed
 from ..state.mixins import CorpusContext
 from ..state.seper import SePerContext
@@ -88,6 +89,7 @@ def evaluate_anew(
     corpus_is_typed: bool,
     settings: Mapping[str, str | None],
     assignments: Sequence[str],
+    calibrations: Sequence[str],
     limit: int | None,
     seed: int,
     on_bad_record: Literal["refuse", "skip"],
@@ -96,7 +98,7 @@ def evaluate_anew(
 ) -> None:
     """Make a run and ask its questions.
 
-    specs, settings, assignments: see `systems_of`; kept: further options that a resumed run needs.
+    specs, settings, assignments, calibrations: see `systems_of`; kept: further options that a resumed run needs.
     """
     _check_packages()
     if not specs or not datasets:
@@ -108,7 +110,7 @@ def evaluate_anew(
         raise UserFault("seper-steps reads the traces: leave --no-traces out.")
     made = corpus if corpus in {run_folder.POOLED, run_folder.OWN} else None
     settings = settings if made else {**settings, "corpus": corpus}
-    systems = systems_of(specs, settings, assignments, corpus_is_typed=corpus_is_typed)
+    systems = systems_of(specs, settings, assignments, calibrations, corpus_is_typed=corpus_is_typed)
     if made is None:
         for path in {str(system.context["corpus"]) for system in systems if "corpus" in system.context}:
             check_corpus(path)
@@ -170,6 +172,7 @@ def systems_of(
     specs: Sequence[str] | Mapping[str, Any],
     options: Mapping[str, str | None],
     assignments: Sequence[str],
+    calibrations: Sequence[str] = (),
     *,
     corpus_is_typed: bool = False,
 ) -> list[System]:
@@ -178,8 +181,9 @@ def systems_of(
     specs: a list of `GRAPH`, `GRAPH:name=value,...` or `NAME=GRAPH:...`; or, from the file, each system's graph and
     settings by the system's name, which options and assignments override. options: see `context_for`; the corpus has a
     default, so it overrides only if it is typed. assignments: settings for all systems that have them, do not set them
-    themselves, and use them. Raises `UserFault` for an unknown graph, a graph that needs more than a question, and a
-    setting that no system has or uses.
+    themselves, and use them. calibrations: files; each is for the systems of its graph, which take its settings where
+    nothing else names them. Raises `UserFault` for an unknown graph, a graph that needs more than a question, a setting
+    that no system has or uses, and a calibration of another graph.
     """
     typed = {name for name, value in options.items() if value is not None and (name != "corpus" or corpus_is_typed)}
     typed |= {assignment.partition("=")[0] for assignment in assignments}
@@ -199,7 +203,13 @@ def systems_of(
     for name in given:
         if not any(name in names for names in fields):
             raise UserFault(f"No system has the setting '{name}': use {either(sorted(set().union(*fields)))}.")
-    contexts = [_context(graph, own, options, assignments) for (_, _, own), graph in zip(parsed, graphs, strict=True)]
+    files = {AnswerCalibration.read(file, "GRAPH").technique: file for file in calibrations}
+    if idle := next((technique for technique in files if technique not in [graph.name for graph in graphs]), None):
+        raise UserFault(f"'{files[idle]}' is a calibration of {idle}, and no system has this graph: name it too.")
+    contexts = [
+        _context(graph, own, {**options, "calibration": files.get(graph.name)}, assignments)
+        for (_, _, own), graph in zip(parsed, graphs, strict=True)
+    ]
     for name in given:
         causes = [unused.get(name) for (_, unused), names in zip(contexts, fields, strict=True) if name in names]
         if causes and all(causes):

@@ -7,7 +7,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 from ...errors import UserFault, either
+from ...state.calibration import AnswerCalibration
 from ...uncertainty.risk_control import risk_interval
+from ..answer_calibration import hash_of
 from ..answers import Standard
 from ..reliability import (
     UncertaintyBin,
@@ -17,7 +19,7 @@ from ..reliability import (
     expected_calibration_error,
     risk_coverage,
 )
-from ..run_folder import EvaluationRun, RunQuestion
+from ..run_folder import EvaluationRun, RunQuestion, System
 from ..scores import (
     CITED,
     JUDGED,
@@ -137,7 +139,7 @@ class GivenAnswers:
     Only answers whose certificate holds count; uncertified: the number of the others. right: the rule for right answers
     of the certificate; "" in outcomes without it, where F1 < `RIGHT` is wrong. interval: the exact `GIVEN_LEVEL`
     interval of the share of the given answers that is wrong, None if none is given. promise: of the certificate, "" if
-    none holds.
+    none holds. calibrated_on: of the n questions, those that the calibration was made from: they say nothing new.
     """
 
     system: str
@@ -148,6 +150,7 @@ class GivenAnswers:
     promise: str
     right: str
     uncertified: int
+    calibrated_on: int
 
 
 class Reference(NamedTuple):
@@ -298,7 +301,7 @@ def summary_of(
             [failure for outcomes in by_system.values() for failure in _failures(outcomes)],
             list(filter(None, (mean_cost(*one) for one in by_system.items()))),
             list(filter(None, (_uncertainty_quality(*one, run.seed) for one in by_system.items()))),
-            list(filter(None, (_given(*one) for one in by_system.items()))),
+            list(filter(None, (_given(one, by_system[one.label], questions) for one in run.systems))),
             oracles,
             [gap for oracle in oracles for gap in gaps_closed(oracle, run.systems, scores)],
             about.get("of"),
@@ -432,7 +435,7 @@ def _means(costs: Sequence[NodeCost], n: int) -> dict[str, float]:
     return {field.name: sum(getattr(cost, field.name) for cost in costs) / n for field in fields(NodeCost)}
 
 
-def _given(label: str, outcomes: Sequence[ScoredOutcome]) -> GivenAnswers | None:
+def _given(system: System, outcomes: Sequence[ScoredOutcome], questions: Iterable[RunQuestion]) -> GivenAnswers | None:
     promised = [outcome for outcome in outcomes if outcome.output.get("certificate")]
     if not promised:
         return None
@@ -445,7 +448,18 @@ def _given(label: str, outcomes: Sequence[ScoredOutcome]) -> GivenAnswers | None
     certificate = certified[0].output["certificate"] if certified else {}
     promise, rule = str(certificate.get("sentence", "")), str(certificate.get("right", ""))
     uncertified = len(promised) - len(certified)
-    return GivenAnswers(label, len(certified), len(given), wrong, interval, promise, rule, uncertified)
+    known = _calibrated_on(system)
+    old = {question.id for question in questions if known and hash_of(question.question) in known}
+    repeated = sum(outcome.question in old for outcome in certified)
+    return GivenAnswers(system.label, len(certified), len(given), wrong, interval, promise, rule, uncertified, repeated)
+
+
+def _calibrated_on(system: System) -> frozenset[str]:
+    """The hashes of the questions that a system's calibration was made from; none if its file is gone."""
+    try:
+        return frozenset(AnswerCalibration.read(system.context.get("calibration", ""), system.graph).hashes)
+    except UserFault:
+        return frozenset()
 
 
 def _uncertainty_quality(label: str, outcomes: Sequence[ScoredOutcome], seed: int) -> UncertaintyQuality | None:

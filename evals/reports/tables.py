@@ -235,6 +235,11 @@ def _given(section: Section) -> Table:
     for one in section.given:
         if one.uncertified:
             note += f" {one.system}: {counted(one.uncertified, 'further answer')}, of which nothing is certified."
+        if one.calibrated_on:
+            note += (
+                f" {one.system}: {counted(one.calibrated_on, 'question')} of these were calibrated on, so the share of "
+                "wrong answers among the others may be higher."
+            )
     return Table([*columns, "the promise"], rows, "Answers given", note)
 
 

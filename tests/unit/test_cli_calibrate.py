@@ -235,6 +235,26 @@ def test_a_corpus_that_could_be_opened_only_later_is_known_then(tmp_path: Path, 
         assert (ended["exit_code"], ended["answered"]) == (0, 4)
 
 
+def test_an_evaluation_takes_the_settings_of_a_calibration_and_tells_which_questions_it_was_made_from(
+    tmp_path: Path, read_corpora: Use
+) -> None:
+    given = cases(40)
+    read_corpora([*given, *cases(10, first=100)])
+    where = ["--corpus", str(corpus(tmp_path, "old"))]
+    command = ["calibrate", "vanilla_rag", str(write(tmp_path, given)), "--out", str(tmp_path / "c.json"), *where]
+    run_json(*command, "--keep", "0.9", "--holdout", "0", *SEARCH)
+    dataset = str(write(tmp_path, [*given[:4], *cases(10, first=100)]))
+    evaluate = ["eval", "vanilla_rag", "cot", "--dataset", dataset, *where, "--calibration", str(tmp_path / "c.json")]
+    found = run_json(*evaluate, "--out", str(tmp_path / "run"))
+    contexts = [one["context"] for one in json.loads((tmp_path / "run" / "run.json").read_text())["systems"]]
+    assert [one["uncertainty"] for one in contexts] == ["disagreement", "own"]
+    assert contexts[0]["first_stage"] == "bm25"
+    (one,) = found["datasets"][0]["given"]
+    assert (one["system"], one["n"], one["uncertified"], one["calibrated_on"]) == ("vanilla_rag", 14, 0, 4)
+    other = run_json("eval", "cot", "--dataset", dataset, *where, "--calibration", str(tmp_path / "c.json"))
+    assert "is a calibration of vanilla_rag, and no system has this graph" in other["error"]["message"]
+
+
 def test_a_check_is_of_the_same_corpus_and_the_same_rule_for_right_answers(tmp_path: Path, read_corpora: Use) -> None:
     given = [*cases(40), *(Case(f"What is thing {i}?", f"name{i} indeed", 10, right=True) for i in range(40, 60))]
     found = ["calibrate", "vanilla_rag", str(write(tmp_path, given)), *SEARCH, "--corpus"]
