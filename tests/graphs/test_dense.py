@@ -69,7 +69,8 @@ async def test_nothing_is_certified_of_an_answer_from_given_chunks(tmp_path: Pat
     made = {"technique": "dense", "model": identity(context.llm), "settings": settings_of(context)}
     calibration = AnswerCalibration(**made, threshold=0.6, **CERTIFIED, corpus=THE_CORPUS)
     await asyncio.to_thread(calibration.save, tmp_path / "c.json")
-    resources = KnownCorpus(Reader(), judge=ScriptedJudge(), retriever=ScriptedRetriever(QUERY, VECTORS[:5]))
+    llm, retriever = Reader(name="embedded"), ScriptedRetriever(QUERY, VECTORS[:5])
+    resources = KnownCorpus(llm, judge=ScriptedJudge(), retriever=retriever)
     graph: Any = dense.build(resources).compile(name="dense")
     settings = {"k": 3, "judge": "embedded", "check_determinism": False, "calibration": str(tmp_path / "c.json")}
     of_the_corpus = await graph.ainvoke({"question": QUESTION}, context=settings)
