@@ -10,6 +10,7 @@ from ..state.calibration import AnswerCalibration, identity
 from ..state.context import BaseContext
 from ..state.flow import begin_anew
 from ..state.mixins import CorpusContext
+from ..state.records import Anew
 
 Hook = Callable[[Any, Any, Resources], Awaitable[Mapping[str, Any]]]
 """A technique's own part of `prepare`, a node that returns what it adds to the state."""
@@ -36,12 +37,11 @@ async def prepare(
     check_question(state.get("question"))
     warnings = await check_capabilities(context, resources)
     update = {**begin_anew(schema), "settings": context.model_dump(mode="json"), "chosen": context.chosen}
-    update |= {"warnings": warnings} if warnings else {}
     for hook in hooks:
         update |= await hook(state, context, resources)
     await open_resources(context, resources, corpus=not update.get("given") or bool(update.get("needs_corpus")))
     await check_calibration(update, context, resources)
-    return update
+    return {**update, "warnings": Anew([*warnings, *(update["warnings"] or [])])}
 
 
 async def check_calibration(state: Mapping[str, Any], context: BaseContext, resources: Resources) -> None:

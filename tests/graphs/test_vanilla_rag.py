@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from dubito.errors import UserFault
 from dubito.graphs import df_rag, vanilla_rag
-from dubito.models.interfaces import Completion
+from dubito.models.interfaces import Capability, Completion
 from dubito.prompts import answer
 from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
@@ -17,6 +17,7 @@ from dubito.state.df_rag import LAMBDAS
 from dubito.state.seper import SePerContext
 from dubito.state.vanilla_rag import VanillaRagContext
 from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedRetriever, chat, resources
+from langgraph.checkpoint.memory import InMemorySaver
 
 INPUT: Any = {"question": QUESTION}
 
@@ -235,3 +236,22 @@ async def test_after_two_empty_answers_it_warns() -> None:
     assert state["answer"] == ""
     assert state["warnings"] == ["The model's reply gave no answer: it is empty."]
     assert state["usage"]["calls"] == len(llm.calls) == 2
+
+
+class Mute(ScriptedChat):
+    """A server's model that was asked for log-probabilities and gives none."""
+
+    lacks: Mapping[Capability, str] = {"logprobs": "'scripted' gives no log-probabilities"}
+
+    async def check(self, claimed: frozenset[Capability]) -> Mapping[Capability, str]:
+        return {}
+
+
+async def test_warnings_of_a_threads_last_question_are_gone_and_those_about_the_model_stay() -> None:
+    opened = resources(Mute(reply=lambda system, user: "the Lune"))
+    graph: Any = vanilla_rag.build(opened).compile(checkpointer=InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    about_the_model = "The chat model 'scripted' gives no log-probabilities."
+    first = await graph.ainvoke(INPUT, thread, context={"k": 9})
+    assert first["warnings"] == [about_the_model, "Fewer chunks than k = 9 were found: 7. All of them are used."]
+    assert (await graph.ainvoke(INPUT, thread, context={"k": 7}))["warnings"] == [about_the_model]
