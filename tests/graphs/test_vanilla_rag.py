@@ -9,14 +9,23 @@ import pytest
 from dubito.errors import UserFault
 from dubito.graphs import df_rag, vanilla_rag
 from dubito.models.interfaces import Capability, Completion
-from dubito.prompts import answer
+from dubito.prompts import answer, cited_answer
 from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
 from dubito.state.capability import Means
 from dubito.state.df_rag import LAMBDAS
 from dubito.state.seper import SePerContext
 from dubito.state.vanilla_rag import VanillaRagContext
-from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedRetriever, chat, resources
+from dubito.tests.scripted import (
+    QUERY,
+    QUESTION,
+    VECTORS,
+    ScriptedChat,
+    ScriptedJudge,
+    ScriptedRetriever,
+    chat,
+    resources,
+)
 from langgraph.checkpoint.memory import InMemorySaver
 
 INPUT: Any = {"question": QUESTION}
@@ -39,9 +48,9 @@ def ids(state: dict[str, Any]) -> list[str]:
     return [chunk["id"] for chunk in state["evidence"]]
 
 
-def room_for(words: int) -> int:
+def room_for(words: int, ask: Any = answer.messages) -> int:
     """The window that leaves just this many words for passages, by the scripted model's count of words."""
-    asked = sum(len(text.split()) for text in answer.around_passages(QUESTION))
+    asked = sum(len(text.split()) for text in answer.around_passages(QUESTION, ask))
     return asked + 64 + 64 + words  # the longest answer, and what is kept free
 
 
@@ -176,6 +185,13 @@ async def test_long_context_takes_every_chunk_that_fits_in_the_order_of_the_corp
     ]:
         state, _ = await run(resources(chat(context_window=room_for(words)), shuffled), selection="long_context")
         assert ids(state) == expected, "the most similar ones, in the order of the corpus"
+
+
+async def test_long_context_leaves_room_for_the_prompt_that_asks_for_citations() -> None:
+    window = room_for(3 * 6, cited_answer.messages)
+    opened = Resources(chat(context_window=window), retriever=ScriptedRetriever(QUERY, VECTORS), judge=ScriptedJudge())
+    state, _ = await run(opened, selection="long_context", cite=True)
+    assert ids(state) == ["c0", "c1", "c2"]
 
 
 async def test_long_context_counts_a_large_corpus_in_batches() -> None:
