@@ -47,6 +47,7 @@ _TOP_LOGPROBS = 20  # the most that OpenAI's API and vLLM return
 _UNSEEN = 1e-3  # the most probability that `choose` leaves unassigned; with more it scores each option
 _TOKENIZE_AT_ONCE = 32
 _NO_THINKING: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
+_NO_PENALTIES = {"repetition_penalty": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _TRIAL: list[Message] = [{"role": "user", "content": "Say yes."}]
 _STORY: list[Message] = [{"role": "user", "content": "Tell me a story."}]
 
@@ -274,7 +275,9 @@ class OpenAIChat:
             body["seed"] = sampling.seed
         if sampling.logprobs:
             body["logprobs"] = True
-        if self._vllm or sampling.top_k:  # without top_k vLLM uses the one in the model's generation_config.json
+        if self._vllm:  # vLLM takes what a request leaves out from the model's generation_config.json
+            body |= _NO_PENALTIES
+        if self._vllm or sampling.top_k:
             body["top_k"] = sampling.top_k
         if self._vllm and not sampling.thinking:
             body |= _NO_THINKING

@@ -52,7 +52,7 @@ def _chosen_rows(state: DFRagState) -> list[int]:
 def distinct_sets(
     rows: NDArray[np.int64], lambdas: Sequence[float], pool: Pool, order: Literal["similarity", "selection"]
 ) -> tuple[dict[str, Chunk], list[CandidateSet], list[list[int]]]:
-    """The selected chunks by id, the distinct chunk sets in the order of their smallest λ, and the rows of each.
+    """The selected chunks by id, the distinct chunk sets in the order of their smallest λ, and each set's rows.
 
     rows: [L, k], the pool's rows that each λ selects, in the order of selection; order: see `chunk_order`.
     """
@@ -61,7 +61,9 @@ def distinct_sets(
         selections.setdefault(by_similarity(selected, pool), {})[lam] = selected
     chunks = {row: scored_chunk(pool, row) for chosen in selections for row in chosen}
     sets: list[CandidateSet] = []
+    rows_of_sets: list[list[int]] = []
     for chosen, by_level in selections.items():
-        ordered = chosen if order == "similarity" else by_level[upper_median(list(by_level))]
+        ordered = list(chosen) if order == "similarity" else by_level[upper_median(list(by_level))]
         sets.append({"lambdas": list(by_level), "chunk_ids": [chunks[row]["id"] for row in ordered]})
-    return {chunk["id"]: chunk for chunk in chunks.values()}, sets, [list(chosen) for chosen in selections]
+        rows_of_sets.append(ordered)
+    return {chunk["id"]: chunk for chunk in chunks.values()}, sets, rows_of_sets

@@ -5,7 +5,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
-from ..errors import ContractFault, UserFault
+from ..errors import ContextOverflow, ContractFault, UserFault
 from ..models.answer_stream import answer_id, show_answer
 from ..models.interfaces import Sampling
 from ..prompts import standalone as prompt
@@ -53,13 +53,14 @@ async def listen(state: ChatState, context: BaseContext, resources: Resources) -
 async def standalone(state: ChatState, context: BaseContext, resources: Resources) -> dict[str, Any]:
     """Rewrite a follow-up question so that it can be understood without the conversation.
 
-    If the model's replies are malformed, the question stays as it is and a warning says so.
+    If the model's replies are malformed, or the conversation is longer than its window, the question stays as it is and
+    a warning says so.
     """
     llm = await resources.llm(context)
     request = prompt.messages(state["turns"], state["question"])
     try:
         return {"question": await ask_with_retry(llm, request, Sampling(max_tokens=LONGEST_REWRITE), prompt.parse)}
-    except ContractFault:
+    except (ContractFault, ContextOverflow):
         return {"warnings": ["The question could not be rewritten so that it stands alone; it was asked as it is."]}
 
 

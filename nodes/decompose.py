@@ -6,14 +6,14 @@
 from collections.abc import Sequence
 
 from ..errors import ContractFault
-from ..models.interfaces import ChatModel, Message, Sampling
+from ..models.interfaces import ChatModel, Message
 from ..prompts import chain_of_query as chain_prompt
 from ..prompts import decompose as prompt
 from ..resources.resources import Resources
 from ..state.abstention import abstains
 from ..state.answer_text import normalised
 from ..state.sunar import ChainNode, Hop, SunarContext, SunarState
-from .structured_reply import ask_with_retry
+from .structured_reply import ask_with_retry, reply_within
 
 MAX_TOKENS = 96
 """Of a sub-question or an answer."""
@@ -66,7 +66,7 @@ async def chain_of_query(state: SunarState, context: SunarContext, resources: Re
             nodes, answer = await ask_with_retry(
                 llm,
                 chain_prompt.messages(state["question"], hops),
-                Sampling(max_tokens=MAX_CHAIN_TOKENS, thinking=context.thinking),
+                reply_within(MAX_CHAIN_TOKENS, context),
                 chain_prompt.parse,
                 pattern=chain_prompt.pattern(min(context.max_hops - len(hops), MOST_NODES)),
             )
@@ -126,5 +126,4 @@ async def _end_path(state: SunarState, context: SunarContext, llm: ChatModel, wa
 async def _ask(
     messages: Sequence[Message], context: SunarContext, llm: ChatModel, pattern: str
 ) -> prompt.DecompositionStep:
-    sampling = Sampling(max_tokens=MAX_TOKENS, thinking=context.thinking)
-    return await ask_with_retry(llm, messages, sampling, prompt.parse, pattern=pattern)
+    return await ask_with_retry(llm, messages, reply_within(MAX_TOKENS, context), prompt.parse, pattern=pattern)

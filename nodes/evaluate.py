@@ -2,11 +2,11 @@
 
 from ..concurrency import gather_or_cancel
 from ..errors import ContractFault
-from ..models.interfaces import ChatModel, Sampling
+from ..models.interfaces import ChatModel
 from ..prompts import report, unparsed
 from ..resources.resources import Resources
 from ..state.df_rag import DFRagContext, DFRagState, EvaluateInput, Evaluation
-from .structured_reply import ask_with_retry
+from .structured_reply import ask_with_retry, reply_within
 
 MAX_REPORT_TOKENS = 512
 """For a plan of 8 steps or fewer; longer plans get as much for each step."""
@@ -36,8 +36,7 @@ async def evaluate(state: EvaluateInput, context: DFRagContext, resources: Resou
 async def score_by_report(state: EvaluateInput, context: DFRagContext, llm: ChatModel) -> StepScores:
     """The paper's Evaluator: one written report with a score in 0..5 and a short answer per step."""
     steps = state["plan"]
-    max_tokens = max(MAX_REPORT_TOKENS, MAX_REPORT_TOKENS * len(steps) // 8)
-    sampling = Sampling(max_tokens=max_tokens, thinking=context.thinking)
+    sampling = reply_within(max(MAX_REPORT_TOKENS, MAX_REPORT_TOKENS * len(steps) // 8), context)
     messages = report.messages(steps, state["chunks"], examples=context.report_examples)
     scores, answers = await ask_with_retry(
         llm, messages, sampling, lambda reply: report.parse(reply, len(steps)), pattern=report.pattern(len(steps))

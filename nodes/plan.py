@@ -1,11 +1,10 @@
 """plan: the Planner of DF-RAG (section 3.4)."""
 
 from ..errors import ContractFault
-from ..models.interfaces import Sampling
 from ..prompts import plan as prompt
 from ..resources.resources import Resources
 from ..state.df_rag import DFRagContext, DFRagState
-from .structured_reply import ask_with_retry
+from .structured_reply import ask_with_retry, reply_within
 
 MAX_PLAN_TOKENS = 256
 
@@ -20,7 +19,7 @@ async def plan(state: DFRagState, context: DFRagContext, resources: Resources) -
     """
     question = state["question"]
     llm = await resources.llm(context)
-    messages, sampling = prompt.messages(question), Sampling(max_tokens=MAX_PLAN_TOKENS, thinking=context.thinking)
+    messages, sampling = prompt.messages(question), reply_within(MAX_PLAN_TOKENS, context)
     try:
         pattern = prompt.pattern(context.max_plan_steps + 1)  # a step too many says that the plan is longer
         steps = await ask_with_retry(llm, messages, sampling, prompt.parse, pattern=pattern)

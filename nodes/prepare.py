@@ -6,10 +6,11 @@ from typing import Any
 
 from ..errors import CapabilityMissing, UserFault
 from ..resources.resources import Resources
-from ..state.calibration import AnswerCalibration
+from ..state.calibration import AnswerCalibration, identity
 from ..state.context import BaseContext
 from ..state.flow import begin_anew
 from ..state.mixins import CorpusContext
+from ..state.records import Anew
 
 Hook = Callable[[Any, Any, Resources], Awaitable[Mapping[str, Any]]]
 """A technique's own part of `prepare`, a node that returns what it adds to the state."""
@@ -36,12 +37,11 @@ async def prepare(
     check_question(state.get("question"))
     warnings = await check_capabilities(context, resources)
     update = {**begin_anew(schema), "settings": context.model_dump(mode="json"), "chosen": context.chosen}
-    update |= {"warnings": warnings} if warnings else {}
     for hook in hooks:
         update |= await hook(state, context, resources)
     await open_resources(context, resources, corpus=not update.get("given") or bool(update.get("needs_corpus")))
     await check_calibration(update, context, resources)
-    return update
+    return {**update, "warnings": Anew([*warnings, *(update["warnings"] or [])])}
 
 
 async def check_calibration(state: Mapping[str, Any], context: BaseContext, resources: Resources) -> None:
@@ -67,12 +67,14 @@ async def void_because(
 ) -> str:
     """Why a calibration that passed `check_calibration` promises nothing of this run, as a sentence; empty if it does.
 
-    It promises something of answers from a corpus that is known to be the one that it was made with.
+    It promises something of the answers of its model, from a corpus that is known to be the one that it was made with.
     """
-    if not isinstance(context, CorpusContext):
-        return ""
     if state.get("given"):
         return "The chunks were given with the question, and the calibration is for those of a corpus."
+    if calibration.model != (model := identity((await resources.llm(context)).name)):
+        return f"The calibration was made with the chat model {calibration.model}, and {model} wrote the answer."
+    if not isinstance(context, CorpusContext):
+        return ""
     if calibration.corpus is None:
         return "The calibration does not say which corpus it was made with, so it cannot be compared with this one."
     if await resources.known_by(context) is None:

@@ -1,11 +1,10 @@
 """rephrase: a semantically equivalent rephrasing of a chunk (DENSE section 4.1, equation 3)."""
 
 from ..errors import ContextOverflow, ContractFault
-from ..models.interfaces import Sampling
 from ..prompts import rephrase as prompt
 from ..resources.resources import Resources
 from ..state.dense import DenseContext, DenseState, RephraseInput, text_key
-from .structured_reply import ask_with_retry
+from .structured_reply import ask_with_retry, reply_within
 
 MARGIN = 64
 """Tokens that a rephrasing may have beyond 1 for every 2 bytes of its text, which is about twice the text's length."""
@@ -22,7 +21,7 @@ async def rephrase(state: RephraseInput, context: DenseContext, resources: Resou
     llm = await resources.rephraser(context)
     # bytes, not tokens: a server would need one more request to count tokens
     longest = len(text.encode("utf-8", "replace")) // 2 + MARGIN
-    sampling = Sampling(max_tokens=longest, thinking=context.thinking)
+    sampling = reply_within(longest, context)
     try:
         rephrasing = await ask_with_retry(
             llm, prompt.messages(text), sampling, lambda reply: prompt.parse(reply, text), whole=True

@@ -2,7 +2,7 @@
 
 from ..errors import UserFault
 from ..models.interfaces import ChatModel
-from ..prompts import answer, passage
+from ..prompts import answer, cited_answer, passage
 from ..resources.resources import Resources
 from ..retrieval.pool import Pool, nearest
 from ..state.records import Chunk
@@ -35,16 +35,18 @@ async def retrieve(state: SelectionState, context: SelectionContext, resources: 
         return {"evidence": [], "warnings": warnings}
     if context.selection == "long_context":
         llm = await resources.llm(context)
-        chunks = await chunks_that_fit(state["question"], pool, context.max_answer_tokens, llm)
+        ask = cited_answer.messages if getattr(context, "cite", False) else answer.messages  # as `generate` does
+        around = answer.around_passages(state["question"], ask)
+        chunks = await chunks_that_fit(around, pool, context.max_answer_tokens, llm)
         return {"evidence": chunks, "warnings": warnings if chunks else [*warnings, NO_CHUNK_FITS]}
     rows = (await select_diverse(pool, context.selection, [context.fixed_lambda], k))[0].tolist()
     return {"evidence": [scored_chunk(pool, row) for row in by_similarity(rows, pool)], "warnings": warnings}
 
 
-async def chunks_that_fit(question: str, pool: Pool, answer_tokens: int, llm: ChatModel) -> list[Chunk]:
+async def chunks_that_fit(around: list[str], pool: Pool, answer_tokens: int, llm: ChatModel) -> list[Chunk]:
     """The most similar chunks that fit the model's window together, in the order of the corpus (DF-RAG section 3.5).
 
-    Raises `UserFault` if the model's window is unknown.
+    around: the texts of the prompt without the passages. Raises `UserFault` if the model's window is unknown.
     """
     window = await llm.window()
     if window is None:
@@ -52,7 +54,7 @@ async def chunks_that_fit(question: str, pool: Pool, answer_tokens: int, llm: Ch
             f"long_context needs to know the context window and '{llm.name}' does not tell it: use a vllm:, hf:, gguf: "
             "or embedded model, or selection top_k."
         )
-    prompt_tokens = sum(await llm.count(answer.around_passages(question)))
+    prompt_tokens = sum(await llm.count(around))
     room = window - answer_tokens - prompt_tokens - SPARE_TOKENS
     order = nearest(pool.vectors, pool.query, len(pool))
     fitting: list[int] = []

@@ -7,6 +7,7 @@ from typing import TypeVar
 from ..errors import ContractFault
 from ..models.interfaces import ChatModel, Completion, Message, Sampling
 from ..prompts import defuse
+from ..state.mixins import ThinkingContext
 
 T = TypeVar("T")
 
@@ -50,6 +51,12 @@ async def ask_with_retry(
             {"role": "user", "content": f"This reply cannot be used: {fault.problem}. Reply again in the asked form."},
         ]
     return read((await llm.complete(again, sampling)).completions[0])
+
+
+def reply_within(tokens: int, context: ThinkingContext) -> Sampling:
+    """The greedy sampling of a reply of at most these tokens. Thoughts before it get `max_answer_tokens` more."""
+    thoughts = context.max_answer_tokens if context.thinking else 0
+    return Sampling(max_tokens=tokens + thoughts, thinking=context.thinking)
 
 
 def why_no_answer(completion: Completion, answer: str) -> str:

@@ -68,7 +68,7 @@ def threshold_of(context: SeaKRContext, llm: str) -> float:
             )
         return threshold
     if context.threshold_file:
-        return _calibrated(context)
+        return _calibrated(context, llm)
     if context.estimator == "prompt":
         return UNSURE
     model, (states, at) = model_of(llm), context.quantity()
@@ -93,8 +93,8 @@ def threshold_of(context: SeaKRContext, llm: str) -> float:
     )
 
 
-def _calibrated(context: SeaKRContext) -> float:
-    found = Calibration.load(context.threshold_file, "retrieval_threshold", context)
+def _calibrated(context: SeaKRContext, llm: str) -> float:
+    found = Calibration.load(context.threshold_file, "retrieval_threshold", context, llm)
     if context.estimator == "gram" and not {"states", "at"} <= found.settings.keys():
         raise UserFault(
             f"The threshold in '{context.threshold_file}' does not say which hidden states it was found with (states, "

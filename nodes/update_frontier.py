@@ -34,7 +34,8 @@ async def read_calibration_scores(
     """
     if context.penalty != "conformal":
         return {}
-    calibration = await asyncio.to_thread(PenaltyCalibration.load, context.penalty_file, "penalty", context)
+    llm = await resources.llm(context)
+    calibration = await asyncio.to_thread(PenaltyCalibration.load, context.penalty_file, "penalty", context, llm.name)
     return {"calibration_scores": calibration.scores}
 
 

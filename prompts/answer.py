@@ -1,7 +1,7 @@
 """The Generator's prompt (DF-RAG section 3.4): question and passages in, a short answer out."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..errors import ContractFault
 from ..state.messages import Message
@@ -14,10 +14,13 @@ def messages(question: str, chunks: Sequence[Chunk], notes: Sequence[str] = ()) 
     return render("answer", question=question, chunks=chunks, notes=notes)
 
 
-def around_passages(question: str) -> list[str]:
-    """The texts of the prompt with an empty passage: what fills the window beside the passages."""
+def around_passages(question: str, ask: Callable[[str, Sequence[Chunk]], list[Message]] = messages) -> list[str]:
+    """The texts of the prompt with an empty passage: what fills the window beside the passages.
+
+    ask: makes the prompt.
+    """
     empty: Chunk = {"id": "", "doc_id": "", "title": "", "text": ""}
-    return [message["content"] for message in messages(question, [empty])]
+    return [message["content"] for message in ask(question, [empty])]
 
 
 def parse(reply: str) -> str:

@@ -43,13 +43,14 @@ class CalibrationFile(BaseModel):
     made_with: dict[str, Any]
 
     @classmethod
-    def load(cls, path: str | Path, technique: str, context: BaseContext) -> Self:
+    def load(cls, path: str | Path, technique: str, context: BaseContext, llm: str = "") -> Self:
         """Read a calibration file for this technique and these settings.
 
+        llm: the name of the chat model that answers; empty: the context's. A live model is not named by the context.
         Raises `UserFault` if the file is not a calibration, or holds for another technique, model or setting.
         """
         calibration = cls.read(path, technique)
-        if differences := calibration.differences(technique, context):
+        if differences := calibration.differences(technique, context, llm or context.llm):
             raise UserFault(
                 f"The calibration '{path}' holds for {differences}: use the settings it was made with, or calibrate "
                 "again."
@@ -76,11 +77,11 @@ class CalibrationFile(BaseModel):
             raise UserFault(f"'{path}' was changed after it was made: make it anew with dubito calibrate {technique}.")
         return calibration
 
-    def differences(self, technique: str, context: BaseContext) -> str:
+    def differences(self, technique: str, context: BaseContext, llm: str) -> str:
         """How these settings differ from those the calibration holds for, in words; empty if they do not."""
         if self.technique != technique:
             return f"{self.technique}, not {technique}"
-        if self.model != (model := identity(context.llm)):
+        if self.model != (model := identity(llm)):
             return f"the chat model {self.model}, not {model}"
         settings = settings_of(context, self.settings)
         return ", ".join(

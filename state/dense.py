@@ -1,10 +1,10 @@
 """State and context of `dense`, the measurement, which `dense_rag` has as a subgraph."""
 
 import hashlib
-from typing import Annotated, ClassVar, Literal, NotRequired
+from typing import Annotated, ClassVar, Literal, NotRequired, Self
 
 from langgraph.channels import EphemeralValue
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from .context import AUTO, Presets, names_resource, on_local_server
@@ -153,3 +153,12 @@ class DenseContext(CitingContext, ThinkingContext, SearchContext):
         description="In a model's first measurement, ask the same prompt twice and warn if the answers differ. "
         "DENSE assumes that a model gives the same answer to the same prompt at temperature 0.",
     )
+
+    @model_validator(mode="after")
+    def _measures_a_summary_by_dse(self) -> Self:
+        if self.task == "summarise" and self.uncertainty != "own":
+            raise ValueError(
+                f"uncertainty={self.uncertainty} is measured on short answers: with task=summarise leave "
+                "uncertainty=own, which is DSE"
+            )
+        return self

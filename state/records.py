@@ -151,9 +151,14 @@ def extend(left: list[T] | None, right: list[T] | None) -> list[T]:
     return [] if right is None else [*(left or []), *right]
 
 
+class Anew(list[T]):
+    """A list with which `add_new` begins anew."""
+
+
 def add_new(left: list[T] | None, right: list[T] | None) -> list[T]:
-    """Append the items that the list does not have yet."""
-    return [] if right is None else list(dict.fromkeys([*(left or []), *right]))
+    """Append the items that the list does not have yet; null and `Anew` replace it."""
+    kept = [] if right is None or isinstance(right, Anew) else left or []
+    return list(dict.fromkeys([*kept, *(right or [])]))
 
 
 def merge(left: dict[str, T] | None, right: dict[str, T] | None) -> dict[str, T]:

@@ -637,6 +637,7 @@ AGREE, DIFFER = ("the Lune", "the Lune"), ("the Wyre", "the Ribble")
 class Rungs(ScriptedChat):
     """Reasons to "the Lune" without passages, and answers "the Lune" from them; samples differ or agree by rung."""
 
+    name: str = "embedded"
     alone: Sequence[str] = DIFFER
     with_passages: Sequence[str] = AGREE
     broken: bool = False

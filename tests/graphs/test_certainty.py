@@ -44,6 +44,7 @@ SAMPLED: dict[str, Any] = {"uncertainty": "semantic_entropy", "answer_samples": 
 class Sampled(ScriptedChat):
     """Answers "the Lune" greedily, with two tokens; `samples` are what it says when it is sampled."""
 
+    name: str = "embedded"
     samples: Sequence[str] = ("the Lune", "the Lune river", "the Wyre", "the Lune")
     answer: str = "the Lune"
     asked: list[tuple[list[Message], Sampling]] = field(default_factory=list)
@@ -305,6 +306,16 @@ async def test_where_a_corpus_is_unknown_nothing_is_certified_and_the_answer_is_
         assert output["answer"] == "the Lune"
         assert not output["certificate"]["holds"]
         assert said in output["certificate"]["sentence"]
+
+
+async def test_nothing_is_certified_of_the_answers_of_another_model(tmp_path: Path) -> None:
+    live = Sampled(name="langchain:ChatOpenAI#gpt")
+    output, _ = await run(live, **SAMPLED, calibration=await calibrated(tmp_path))
+    assert output["answer"] == "the Lune"
+    assert not output["certificate"]["holds"]
+    assert output["certificate"]["sentence"] == (
+        "The calibration was made with the chat model embedded, and langchain:ChatOpenAI#gpt wrote the answer."
+    )
 
 
 async def test_a_collection_of_a_vector_database_is_known_by_its_name() -> None:

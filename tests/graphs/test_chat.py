@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dubito.errors import ModelFault, UserFault
+from dubito.errors import ContextOverflow, ModelFault, UserFault
 from dubito.graphs import chat
 from dubito.graphs.registry import graph_names
 from dubito.prompts import standalone
@@ -71,9 +71,12 @@ async def test_a_follow_up_question_is_put_so_that_it_stands_alone() -> None:
     assert found["usage"]["nodes"]["standalone"]["calls"] == 1
 
 
-async def test_a_question_that_cannot_be_put_is_asked_as_it_is() -> None:
+@pytest.mark.parametrize(
+    "llm", [model(put=" "), model(faults=[ContextOverflow("The prompt has 9000 tokens.")])], ids=["empty", "too long"]
+)
+async def test_a_question_that_cannot_be_put_is_asked_as_it_is(llm: ScriptedChat) -> None:
     given = {"messages": [*WHICH["messages"], AIMessage("The Lune."), HumanMessage("How long is it?")]}
-    found = await machine(model(put=" ")).ainvoke(given, context=CONTEXT)
+    found = await machine(llm).ainvoke(given, context=CONTEXT)
     assert found["question"] == "How long is it?"
     assert found["warnings"] == ["The question could not be rewritten so that it stands alone; it was asked as it is."]
 

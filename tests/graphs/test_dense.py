@@ -18,6 +18,7 @@ from dubito.resources import resources as opened_by_name
 from dubito.resources.resources import Resources
 from dubito.state.calibration import AnswerCalibration, identity, settings_of
 from dubito.state.dense import DenseContext
+from dubito.state.escalate import EscalateContext
 from dubito.tests.graphs import dense_reference as reference
 from dubito.tests.scripted import (
     CERTIFIED,
@@ -69,7 +70,8 @@ async def test_nothing_is_certified_of_an_answer_from_given_chunks(tmp_path: Pat
     made = {"technique": "dense", "model": identity(context.llm), "settings": settings_of(context)}
     calibration = AnswerCalibration(**made, threshold=0.6, **CERTIFIED, corpus=THE_CORPUS)
     await asyncio.to_thread(calibration.save, tmp_path / "c.json")
-    resources = KnownCorpus(Reader(), judge=ScriptedJudge(), retriever=ScriptedRetriever(QUERY, VECTORS[:5]))
+    llm, retriever = Reader(name="embedded"), ScriptedRetriever(QUERY, VECTORS[:5])
+    resources = KnownCorpus(llm, judge=ScriptedJudge(), retriever=retriever)
     graph: Any = dense.build(resources).compile(name="dense")
     settings = {"k": 3, "judge": "embedded", "check_determinism": False, "calibration": str(tmp_path / "c.json")}
     of_the_corpus = await graph.ainvoke({"question": QUESTION}, context=settings)
@@ -372,6 +374,14 @@ async def test_a_chunk_too_long_to_rephrase_keeps_its_text() -> None:
     assert state["warnings"] == [
         "Chunk 'given#2' was not rephrased: the chunk and its rephrasing do not fit the model's window."
     ]
+
+
+def test_the_uncertainty_of_a_summary_is_dse() -> None:
+    assert DenseContext(task="summarise").uncertainty == "own"
+    with pytest.raises(UserFault, match="uncertainty=likelihood is measured on short answers: with task=summarise"):
+        DenseContext(task="summarise", uncertainty="likelihood")
+    with pytest.raises(UserFault, match="uncertainty=semantic_entropy is measured on short answers"):
+        EscalateContext(rungs="dense_rag", rung_settings={"dense_rag": {"task": "summarise"}})
 
 
 async def test_without_any_rephrasing_the_answer_is_not_certain() -> None:

@@ -332,6 +332,15 @@ async def test_chunks_may_stand_in_the_order_of_their_selection() -> None:
     assert orders == {"similarity": ["c0", "c1", "c2"], "selection": ["c0", "c2", "c1"]}
 
 
+async def test_a_growing_set_keeps_the_order_of_its_selection() -> None:
+    near, far = [1.0, 0.1, 0.0], [0.2, 0.0, 1.0]
+    vectors = [near, [1.0, 0.2, 0.0], far, [0.1, 0.0, 1.0]]
+    settings: dict[str, Any] = {"k": 4, "lambdas": "0.1,0.2", "chunk_order": "selection"}
+    for grows in (False, True):
+        state, _ = await run(resources(chat(), vectors=vectors), incremental_sets=grows, **settings)
+        assert [chunk["id"] for chunk in state["evidence"]] == ["c0", "c3", "c1", "c2"]
+
+
 @pytest.mark.parametrize(("longest", "kept"), [({}, 8), ({"max_plan_steps": 3}, 3), ({"max_plan_steps": 20}, 12)])
 async def test_a_long_plan_is_cut_with_a_warning(longest: dict[str, int], kept: int) -> None:
     def reply(system: str, user: str) -> str:

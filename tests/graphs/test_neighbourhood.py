@@ -518,12 +518,12 @@ def test_contradictions_need_a_judge_that_knows_them(judge: str) -> None:
 # --- the conformal penalty ---
 
 
-async def penalty_file(folder: Path, scores: Sequence[int], **made_with: Any) -> str:
+async def penalty_file(folder: Path, scores: Sequence[int], model: str = "scripted", **made_with: Any) -> str:
     """A calibration file with these numbers of semantic sets, for the settings of `run` except `made_with`."""
     context = NeighbourhoodContext(**{"samples": 4, "judge": "embedded", **made_with})
     found = {"scores": sorted(scores), "right": "exact", "left_out": 0, "made_with": {}}
     settings = settings_of(context, ("samples", "judge"))
-    calibration = PenaltyCalibration(technique="penalty", model=context.llm, settings=settings, **found)
+    calibration = PenaltyCalibration(technique="penalty", model=model, settings=settings, **found)
     await asyncio.to_thread(calibration.save, folder / "penalty.json")
     return str(folder / "penalty.json")
 
@@ -554,7 +554,7 @@ async def test_a_conformal_penalty_without_p_values_is_refused(tmp_path: Path) -
     [
         ({"samples": 5}, "samples 5, not 4"),
         ({"judge": "llm"}, "judge llm, not embedded"),
-        ({"llm": "hf:other"}, "the chat model hf:other, not embedded"),
+        ({"model": "embedded"}, "the chat model embedded, not scripted"),
     ],
 )
 async def test_the_p_values_of_another_model_m_or_judge_are_refused(

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from dubito.errors import UserFault
 from dubito.graphs import df_rag, vanilla_rag
-from dubito.models.interfaces import Completion
-from dubito.prompts import answer
+from dubito.models.interfaces import Capability, Completion
+from dubito.prompts import answer, cited_answer
 from dubito.resources.resources import Resources
 from dubito.retrieval.pool import Pool
 from dubito.state.capability import Means
 from dubito.state.df_rag import LAMBDAS
 from dubito.state.seper import SePerContext
 from dubito.state.vanilla_rag import VanillaRagContext
-from dubito.tests.scripted import QUERY, QUESTION, VECTORS, ScriptedChat, ScriptedRetriever, chat, resources
+from dubito.tests.scripted import (
+    QUERY,
+    QUESTION,
+    VECTORS,
+    ScriptedChat,
+    ScriptedJudge,
+    ScriptedRetriever,
+    chat,
+    resources,
+)
+from langgraph.checkpoint.memory import InMemorySaver
 
 INPUT: Any = {"question": QUESTION}
 
@@ -38,9 +48,9 @@ def ids(state: dict[str, Any]) -> list[str]:
     return [chunk["id"] for chunk in state["evidence"]]
 
 
-def room_for(words: int) -> int:
+def room_for(words: int, ask: Any = answer.messages) -> int:
     """The window that leaves just this many words for passages, by the scripted model's count of words."""
-    asked = sum(len(text.split()) for text in answer.around_passages(QUESTION))
+    asked = sum(len(text.split()) for text in answer.around_passages(QUESTION, ask))
     return asked + 64 + 64 + words  # the longest answer, and what is kept free
 
 
@@ -177,6 +187,13 @@ async def test_long_context_takes_every_chunk_that_fits_in_the_order_of_the_corp
         assert ids(state) == expected, "the most similar ones, in the order of the corpus"
 
 
+async def test_long_context_leaves_room_for_the_prompt_that_asks_for_citations() -> None:
+    window = room_for(3 * 6, cited_answer.messages)
+    opened = Resources(chat(context_window=window), retriever=ScriptedRetriever(QUERY, VECTORS), judge=ScriptedJudge())
+    state, _ = await run(opened, selection="long_context", cite=True)
+    assert ids(state) == ["c0", "c1", "c2"]
+
+
 async def test_long_context_counts_a_large_corpus_in_batches() -> None:
     many = [[1.0, i / 1000, 0.0] for i in range(200)]
     state, _ = await run(resources(chat(context_window=room_for(150 * 6)), many), selection="long_context")
@@ -235,3 +252,22 @@ async def test_after_two_empty_answers_it_warns() -> None:
     assert state["answer"] == ""
     assert state["warnings"] == ["The model's reply gave no answer: it is empty."]
     assert state["usage"]["calls"] == len(llm.calls) == 2
+
+
+class Mute(ScriptedChat):
+    """A server's model that was asked for log-probabilities and gives none."""
+
+    lacks: Mapping[Capability, str] = {"logprobs": "'scripted' gives no log-probabilities"}
+
+    async def check(self, claimed: frozenset[Capability]) -> Mapping[Capability, str]:
+        return {}
+
+
+async def test_warnings_of_a_threads_last_question_are_gone_and_those_about_the_model_stay() -> None:
+    opened = resources(Mute(reply=lambda system, user: "the Lune"))
+    graph: Any = vanilla_rag.build(opened).compile(checkpointer=InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": "1"}}
+    about_the_model = "The chat model 'scripted' gives no log-probabilities."
+    first = await graph.ainvoke(INPUT, thread, context={"k": 9})
+    assert first["warnings"] == [about_the_model, "Fewer chunks than k = 9 were found: 7. All of them are used."]
+    assert (await graph.ainvoke(INPUT, thread, context={"k": 7}))["warnings"] == [about_the_model]

@@ -56,6 +56,7 @@ def cases(count: int, seed: int = 5, first: int = 0) -> list[Case]:
 class Model(ScriptedChat):
     """Answers each case as it says; raises what `broken` has for a question."""
 
+    name: str = "embedded"
     given: Mapping[str, Case] = field(default_factory=dict)
     broken: Mapping[str, Exception] = field(default_factory=dict)
     seconds: float = 0.0

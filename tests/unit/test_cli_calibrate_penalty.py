@@ -54,7 +54,9 @@ def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Explorer:
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
     llm = Explorer(
-        samples=samples, answer=lambda query, names: "wrong" if number(query) == 4 else f"right {number(query)}"
+        name="embedded",
+        samples=samples,
+        answer=lambda query, names: "wrong" if number(query) == 4 else f"right {number(query)}",
     )
     # `other` is never among the two best
     relevance = {"right": 0.8, "noise": 0.9, "other": 0.1}
@@ -121,11 +123,12 @@ def test_ask_uses_the_p_values_and_refuses_another_model_m_or_judge(use: Explore
     use.calls.clear()
     for graph in ("neighbourhood", "sunar"):
         ask[3] = graph
-        for other, told in [
-            (["--set", "samples=7"], "samples 6, not 7"),
-            (["--set", "samples=6", "--set", "judge=llm"], "judge embedded, not llm"),
-            (["--set", "samples=6", "--llm", "hf:other"], "the chat model embedded, not hf:other"),
+        for model, other, told in [
+            ("embedded", ["--set", "samples=7"], "samples 6, not 7"),
+            ("embedded", ["--set", "samples=6", "--set", "judge=llm"], "judge embedded, not llm"),
+            ("hf:other", ["--set", "samples=6"], "the chat model embedded, not hf:other"),
         ]:
+            use.name = model
             refused = CliRunner().invoke(app, [*ask, *other])
             assert told in " ".join(refused.output.split())
             assert refused.exit_code

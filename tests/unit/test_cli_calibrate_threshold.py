@@ -44,7 +44,7 @@ def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Thinker:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
-    llm = Thinker(says=says, doubts=doubts)
+    llm = Thinker(name="embedded", says=says, doubts=doubts)
     monkeypatch.setattr(resources, "_shared", Resources(llm=llm, retriever=ScriptedRetriever([1.0], [[1.0]])))
     lines = [{"question": f"What is number {i}?", "answers": [f"right {i}"]} for i in range(len(DOUBTS))]
     write_lines(tmp_path / "questions.jsonl", lines)
@@ -111,7 +111,8 @@ def test_ask_uses_what_was_found_and_refuses_another_models_or_another_setting(u
     use.calls.clear()
     other = CliRunner().invoke(app, [*ask, "--set", "samples=3"])
     assert "samples 2, not 3" in other.output
-    model = CliRunner().invoke(app, [*ask, "--set", "samples=2", "--llm", "hf:other"])
+    use.name = "hf:other"
+    model = CliRunner().invoke(app, [*ask, "--set", "samples=2"])
     assert "holds for the chat model embedded, not hf:other" in model.output
     assert not use.calls
 

@@ -163,5 +163,5 @@ def test_the_page_about_studio_shows_what_the_server_gives() -> None:
     assert "| Corpus | `sample` | a text |" in lines
     assert "| Chunks (k) | `5` | a whole number from 1 to 1,000 |" in lines
     assert "| Evaluator | `auto` | one of `auto`, `report`, `choice`, `likelihood` |" in lines
-    assert "| `plan` | Longest plan, Thinking | plan |" in lines
+    assert "| `plan` | Longest plan, Longest answer, Thinking | plan |" in lines
     assert "\tplan --> select_lambdas;" in lines

@@ -31,6 +31,7 @@ from werkzeug import Request, Response
 ASK: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is Paris?"}]
 KEY = "sk-secret-0123456789"
 CHAT = "/v1/chat/completions"
+NO_PENALTIES = {"repetition_penalty": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 @pytest.fixture(autouse=True)
@@ -160,6 +161,7 @@ async def test_vllm_is_sent_every_setting(httpserver: HTTPServer, vllm: OpenAICh
             "seed": 5,
             "logprobs": True,
             "chat_template_kwargs": {"enable_thinking": False},
+            **NO_PENALTIES,
         }
     ]
     assert httpserver.log[0][0].headers["Authorization"] == f"Bearer {KEY}"
@@ -174,9 +176,9 @@ async def test_defaults_are_sent_bare_but_for_what_a_server_would_fill_in(
 ) -> None:
     serve(httpserver, reply(one("France", [token("France")])))
     answer = await vllm.complete(ASK, Sampling(thinking=True))
-    # an absent top_k would be taken from the model's generation_config.json; 0 keeps every token
+    # what is absent would be taken from the model's generation_config.json; a top_k of 0 keeps every token
     expected = {"model": "m", "messages": ASK, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "max_tokens": 256}
-    assert sent(httpserver) == [expected]
+    assert sent(httpserver) == [{**expected, **NO_PENALTIES}]
     assert answer.text == "France"
 
 
@@ -467,7 +469,7 @@ async def test_a_plain_server_is_read_from_its_alternatives(httpserver: HTTPServ
 
     (body,) = sent(httpserver)
     assert (body["logprobs"], body["top_logprobs"], body["temperature"]) == (True, 20, 0.0)
-    assert not {"structured_outputs", "chat_template_kwargs", "return_token_ids", "top_k"} & set(body)
+    assert not {"structured_outputs", "chat_template_kwargs", "return_token_ids", "top_k", *NO_PENALTIES} & set(body)
     assert body["messages"][0] == ASK[0]
     assert body["messages"][1]["content"].startswith("Where is Paris?\n\n")
     assert body["messages"][1]["content"].endswith("yes | no")

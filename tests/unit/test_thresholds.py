@@ -106,6 +106,14 @@ def test_a_calibration_says_the_threshold(tmp_path: Path) -> None:
     assert threshold(**WITH, threshold_file=file, retrieval_threshold="-3") == -3, "what is set wins"
 
 
+def test_a_threshold_file_is_compared_with_the_live_model_that_answers(tmp_path: Path) -> None:
+    file = calibrated(tmp_path / "c.json", SeaKRContext(**WITH), "estimator", "samples")
+    context = SeaKRContext(estimator="energy", threshold_file=file)
+    assert threshold_of(context, WITH["llm"]) == -4.25
+    with pytest.raises(UserFault, match="holds for the chat model m, not langchain:ChatOpenAI#gpt"):
+        threshold_of(SeaKRContext(**WITH, threshold_file=file), "langchain:ChatOpenAI#gpt")
+
+
 def test_a_threshold_of_another_layer_of_the_states_server_is_refused(tmp_path: Path) -> None:
     at_4, at_20 = ({**WITH, "llm": f"{WITH['llm']}&layer={layer}"} for layer in (4, 20))
     file = calibrated(tmp_path / "c.json", SeaKRContext(**at_4), "estimator", "samples")
