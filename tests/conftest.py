@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
-from fcntl import LOCK_EX, flock
-from importlib.util import find_spec
+import sys
+from collections.abc import Callable, Generator, Iterator
+from fcntl import LOCK_EX, LOCK_UN, flock
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 import hypothesis
@@ -26,6 +27,38 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # a busy machine is no fault of an example
 hypothesis.settings.register_profile("dubito", deadline=None)
 hypothesis.settings.load_profile("dubito")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """In a fresh clone one process collects before the others: else each compiles the same thousands of modules.
+
+    What is collected stays (see `pytest_collection_finish`), so that nothing looks for garbage meanwhile.
+    """
+    gc.disable()
+    try:
+        if "PYTEST_XDIST_WORKER" not in os.environ or _is_compiled():
+            return (yield)
+        run = Path(session.config.option.basetemp).parent  # of this run and of all its processes
+        with (run / "collection").open("a+b", buffering=0) as lock:
+            flock(lock, LOCK_EX)
+            is_first = not os.fstat(lock.fileno()).st_size
+            if not is_first:
+                flock(lock, LOCK_UN)  # the others collect side by side
+            collected = yield
+            if is_first:
+                lock.write(b"collected")
+        return collected
+    finally:
+        gc.enable()
+
+
+def _is_compiled() -> bool:
+    """Has pytest compiled every test before, or may it compile none?"""
+    tests = list(Path(__file__).parent.glob("*/test_*.py"))
+    folders = {Path(cache_from_source(str(path))).parent for path in tests}
+    compiled = {path.name.partition(".")[0] for folder in folders for path in folder.glob("test_*.pyc")}
+    return sys.dont_write_bytecode or compiled >= {path.stem for path in tests}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

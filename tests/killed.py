@@ -14,7 +14,7 @@ import pytest
 
 PATIENCE_S = 60.0
 
-_PRELOADED = [
+PRELOADED = [
     "dubito.cli.evaluating",
     "dubito.cli.indexing",
     "dubito.cli.calibrating",
@@ -25,9 +25,10 @@ _PRELOADED = [
     "openai.resources.chat.completions",
     "openai.resources.embeddings",
 ]
+"""What commands import for seconds. A process that is forked after them begins at once."""
 
 _forks = get_context("forkserver")
-_forks.set_forkserver_preload(_PRELOADED)  # every command would import for seconds
+_forks.set_forkserver_preload(PRELOADED)
 
 
 def _command(arguments: list[str], hold: str) -> None:

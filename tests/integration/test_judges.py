@@ -275,24 +275,25 @@ async def test_questions_that_wait_share_the_next_batches(
     np.testing.assert_allclose(found, [rows for number, rows in enumerate(alone) if number != 3], atol=1e-5)  # type: ignore[arg-type]
 
 
-def test_another_process_finds_the_judgements_without_loading_the_model(folder: Path, tmp_path: Path) -> None:
+def test_another_process_finds_the_judgements_without_loading_the_model(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    judge = open_judge(f"nli:{folder}", ScriptedChat(), ScriptedEncoder(), tmp_path / "cache")
+    judged = asyncio.run(judge.judge(QUESTION, PAIRS))
+    assert capfd.readouterr() == ("", ""), "the model is loaded without a word"
     code = (
-        "import asyncio, sys\n"
-        "from dubito.models import cross_encoder\n"
+        "import asyncio, json, pathlib, sys\n"
         "from dubito.models.judges import open_judge\n"
-        "from dubito.tests.integration.test_judges import PAIRS, QUESTION\n"
-        "passes = []\n"
-        "batch = cross_encoder._PairModel._batch\n"
-        "cross_encoder._PairModel._batch = lambda model, texts: passes.append(len(texts)) or batch(model, texts)\n"
-        "judge = open_judge('nli:' + sys.argv[1], None, None, __import__('pathlib').Path(sys.argv[2]))\n"
-        "rows = asyncio.run(judge.judge(QUESTION, PAIRS)).tolist()\n"
-        "print(rows, passes, judge._judge._shared._model is not None)\n"
+        "name, cache, question, pairs = map(json.loads, sys.argv[1:])\n"
+        "judge = open_judge(name, None, None, pathlib.Path(cache))\n"
+        "rows = asyncio.run(judge.judge(question, [tuple(pair) for pair in pairs])).tolist()\n"
+        "print(json.dumps([rows, judge._judge._shared._model is not None, 'torch' in sys.modules]))\n"
     )
-    command = [sys.executable, "-c", code, str(folder), str(tmp_path / "cache")]
-    runs = [subprocess.run(command, capture_output=True, text=True, timeout=200, check=True) for _ in range(2)]
-    assert [run.stderr for run in runs] == ["", ""]
-    assert runs[0].stdout.endswith("[4] True\n")
-    assert runs[1].stdout == runs[0].stdout.replace("[4] True\n", "[] False\n")
+    given = [json.dumps(one) for one in (f"nli:{folder}", str(tmp_path / "cache"), QUESTION, PAIRS)]
+    command = [sys.executable, "-c", code, *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == [judged.tolist(), False, False]
     assert [path.name for path in (tmp_path / "cache").glob("*.sqlite")] == ["judgements.sqlite"]
 
 
@@ -308,8 +309,17 @@ async def test_relabelled_weights_do_not_get_the_old_judgements(folder: Path, tm
     np.testing.assert_allclose(await opened().judge(QUESTION, PAIRS), judged[:, ::-1], atol=1e-6)
 
 
-@pytest.mark.parametrize("offline", ["1", "0"])
-def test_a_hub_that_is_out_of_reach_is_given_up_soon(offline: str, tmp_path: Path) -> None:
+async def test_a_model_that_is_not_here_is_not_looked_for_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
+    judge = open_judge("nli:nobody/no-such-judge", ScriptedChat(), ScriptedEncoder(), tmp_path)
+    with pytest.raises(UserFault, match="The judge 'nobody/no-such-judge' cannot be loaded") as raised:
+        await judge.judge("q", [("a", "b")])
+    assert "local folder with a sequence classifier works too: nli:/path/to/folder" in str(raised.value)
+
+
+def test_a_hub_that_is_out_of_reach_is_given_up_soon(tmp_path: Path) -> None:
     code = (
         "import asyncio, pathlib, sys; from dubito.errors import UserFault;"
         "from dubito.models.judges import open_judge\n"
@@ -318,7 +328,7 @@ def test_a_hub_that_is_out_of_reach_is_given_up_soon(offline: str, tmp_path: Pat
         "except UserFault as fault: print(fault)"
     )
     # a port that nothing listens on, so that the test asks no real hub
-    surroundings = {**os.environ, "HF_HUB_OFFLINE": offline, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    surroundings = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
         capture_output=True, text=True, timeout=100, check=True, env=surroundings,

@@ -38,8 +38,9 @@ SHOWN = {
 
 
 @pytest.fixture
-def models(smollm2_folder: Path) -> Iterator[dict[str, str]]:
-    """Each notebook's chat model: the embedded one, in a form that is read faster, or one that knows most answers."""
+def surroundings(smollm2_folder: Path) -> Iterator[dict[str, dict[str, str]]]:
+    """Each notebook's settings: the embedded models, the chat model in a form that is read faster, or a server that
+    knows most answers. Two chunks are quick to read."""
     questions = [json.loads(line) for line in (EXAMPLES / "sample" / "questions.jsonl").open()]
 
     def known(body: dict[str, Any]) -> str:
@@ -49,15 +50,17 @@ def models(smollm2_folder: Path) -> Iterator[dict[str, str]]:
 
     with serving(Stub(script=known)) as stub:
         server = f"openai:{stub.url}#m"
-        yield {"quickstart": f"hf:{smollm2_folder}", "compare": server, "calibrate": server, "trace": server}
+        served = {"DUBITO_LLM": server, "DUBITO_ENCODER": server}
+        embedded = {"DUBITO_LLM": f"hf:{smollm2_folder}", "DUBITO_K": "2"}
+        yield {"quickstart": embedded, "compare": served, "calibrate": served, "trace": served}
 
 
 @pytest.mark.weights
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, str]) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("DUBITO_LLM", models[path.stem])
+def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch, surroundings: dict[str, dict[str, str]]) -> None:
+    for name, value in {"COLUMNS": "120", **surroundings[path.stem]}.items():
+        monkeypatch.setenv(name, value)
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=LIMIT_S, kernel_name="python3").execute()
     shown = json.dumps([cell.get("outputs") for cell in notebook.cells], ensure_ascii=False)

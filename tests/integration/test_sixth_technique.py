@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from dubito.tests.json_lines import write_lines
+from dubito.tests.killed import PRELOADED
 from dubito.tests.stub_server import Stub, serving
 
 ROOT = Path(__file__).parents[2]
@@ -62,8 +63,32 @@ def stub() -> Iterator[Stub]:
         yield stub
 
 
+COMMANDS = """
+import json, os, runpy, sys
+from importlib import import_module
+
+for name in sys.argv[1:]:
+    import_module(name)
+for line in sys.stdin:
+    if not (child := os.fork()):
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+arguments, code, shown, said = json.loads(line)
+for number, path in enumerate([os.devnull, shown, said]):
+    os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+sys.argv = ["dubito", *arguments]
+if code:
+    exec(code, {"__name__": "__main__"})
+else:
+    runpy.run_module("dubito", run_name="__main__", alter_sys=True)
+"""
+"""Runs each command in a process that is forked from one that has imported what takes long."""
+
+
 @pytest.fixture(scope="module")
-def dubito(home: Path, stub: Stub) -> Any:
+def dubito(home: Path, stub: Stub) -> Iterator[Any]:
     environment = {
         **os.environ,
         "PYTHONPATH": str(home),
@@ -72,16 +97,22 @@ def dubito(home: Path, stub: Stub) -> Any:
         "DUBITO_ENCODER": f"openai:{stub.url}#stub",
         "DUBITO_CORPUS": str(home / "corpus.jsonl"),
     }
+    shown, said = home / "shown", home / "said"
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMANDS, *PRELOADED],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=home, env=environment,
+    ) as commands:  # fmt: skip
+        assert commands.stdin is not None
+        assert commands.stdout is not None
 
-    def run(*arguments: str, code: str = "") -> str:
-        command = [sys.executable, *(["-c", code] if code else ["-m", "dubito"]), *arguments]
-        done = subprocess.run(
-            command, check=False, cwd=home, env=environment, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        def run(*arguments: str, code: str = "") -> str:
+            print(json.dumps([arguments, code, str(shown), str(said)]), file=commands.stdin, flush=True)
+            assert commands.stdout is not None
+            status = commands.stdout.readline()
+            assert status == "0\n", shown.read_text() + said.read_text()
+            return shown.read_text()
 
-    return run
+        yield run
 
 
 @pytest.fixture(scope="module")

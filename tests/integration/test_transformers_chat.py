@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,12 @@ def forward_logprobs(model, prompt, continuation):
         logits = model(input_ids=torch.tensor([prompt + continuation]), use_cache=False).logits[0]
     logprobs = logits.float().log_softmax(-1)
     return [float(logprobs[len(prompt) - 1 + i, token]) for i, token in enumerate(continuation)]
+
+
+async def test_a_gguf_file_is_loaded_without_a_word(chat, capfd):
+    """The first test of this module: the others find the weights loaded."""
+    assert await chat.window() == 8192
+    assert capfd.readouterr() == ("", "")
 
 
 async def test_greedy_is_what_generate_gives(chat, reference):
@@ -575,20 +582,17 @@ async def test_what_cannot_be_loaded_is_the_user_s_fault(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("absent", ["torch", "transformers"])
-def test_says_what_to_install_where_there_is_no_torch(absent):
-    script = f"""
-import asyncio, sys
-sys.modules["{absent}"] = None
-from dubito.models.transformers_chat import TransformersChat
-try:
-    asyncio.run(TransformersChat("embedded", "x").window())
-except ValueError as fault:
-    print(type(fault).__name__, fault)
-"""
-    seen = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert seen.startswith("UserFault embedded ")
-    assert absent in seen
-    assert f"run `{extra_command('local')}`" in seen
+def test_says_what_to_install_where_there_is_no_torch(absent, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dubito"]:
+        monkeypatch.delitem(sys.modules, name)  # a copy of dubito of this test's own
+    monkeypatch.setitem(sys.modules, absent, None)
+    chat = import_module("dubito.models.transformers_chat").TransformersChat("embedded", "x")
+    assert type(chat) is not TransformersChat
+    with pytest.raises(ValueError, match=r"^embedded ") as raised:
+        asyncio.run(chat.window())
+    assert type(raised.value).__name__ == "UserFault"
+    assert absent in str(raised.value)
+    assert f"run `{extra_command('local')}`" in str(raised.value)
 
 
 async def test_sampling_that_makes_no_sense_is_refused(chat):
@@ -709,21 +713,20 @@ def test_draws_follow_the_distribution():
     assert decoding.draw(logits.expand(3, -1), mixed, [source] * 3).tolist() == [0, 0, 0]
 
 
-def test_loading_is_quiet_and_the_interpreter_ends_in_the_middle_of_it(chat):
+def test_loading_is_quiet_and_the_interpreter_ends_in_the_middle_of_it(smollm2_folder):
     script = """
-import asyncio, threading, time
-from dubito.models.interfaces import Choice, Introspection, Message, Sampling, Scores
+import asyncio, sys, threading, time
+from dubito.models.interfaces import Sampling
 from dubito.models.transformers_chat import TransformersChat
-from dubito.models.weights import smollm2_gguf
-from dubito.prompts import answer, break_chat_marks, plan, report
-from dubito.state.records import Chunk
 
-chat = TransformersChat("embedded", str(smollm2_gguf()))
-asyncio.run(chat.window())
+chat = TransformersChat("embedded", sys.argv[1])
+decoder = asyncio.run(chat._opened())
 endless = chat.complete([{"role": "user", "content": "Count."}], Sampling(n=4, max_tokens=8000))
 threading.Thread(target=asyncio.run, args=(endless,), daemon=True).start()
-time.sleep(2)
+while not decoder._rows:
+    time.sleep(0.02)
 print("end")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-c", script, str(smollm2_folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

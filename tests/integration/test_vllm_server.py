@@ -341,7 +341,7 @@ async def test_the_defaults_of_a_models_authors_do_not_rule(chat: OpenAIChat) ->
 async def test_a_killed_server_is_a_model_fault(vllm_server: VLLMServer, chat: OpenAIChat) -> None:
     """The last test of this module: it kills the module's server."""
     running = asyncio.create_task(chat.complete(STORY, Sampling(n=4, temperature=1.0, max_tokens=2000)))
-    await asyncio.sleep(2)
+    await asyncio.sleep(0.5)
     assert not running.done()
     await asyncio.to_thread(vllm_server.kill_api)
     with pytest.raises(ModelFault, match="the connection failed"):

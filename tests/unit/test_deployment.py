@@ -15,8 +15,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import check_jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
 from dubito.cli import vllm_commands
 
 ROOT = Path(__file__).parents[2]
@@ -46,9 +48,8 @@ def test_hadolint_has_nothing_to_say() -> None:
 def test_a_file_keeps_the_schema_of_its_kind(schema: str, files: str) -> None:
     found = sorted(ROOT.glob(files))
     assert found
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, found)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", f"vendor.{schema}", *map(str, found)])
+    assert done.exit_code == 0, done.output
 
 
 def test_the_image_has_the_pins_of_the_makefile_and_extras_that_exist() -> None:
