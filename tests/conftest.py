@@ -37,7 +37,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """
     gc.disable()
     try:
-        if "PYTEST_XDIST_WORKER" not in os.environ or _is_compiled():
+        if not hasattr(session.config, "workerinput") or _is_compiled():
             return (yield)
         run = Path(session.config.option.basetemp).parent  # of this run and of all its processes
         with (run / "collection").open("a+b", buffering=0) as lock:
