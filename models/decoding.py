@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ class Decoder:
         self.window: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._name = name
         self._model = model
+        # transformers 5.24 gave the argument another name
+        self._cache_name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
         self._rows: list[Sample] = []
         self._requests: list[Request] = []
         self._cache = DynamicCache()
@@ -221,7 +224,7 @@ class Decoder:
         """Read and cache tokens that follow the cached ones: float32 logits [rows, tokens, vocabulary]."""
         with torch.inference_mode():
             ids = self._tensor(ids) if isinstance(ids, list) else ids
-            logits: Tensor = self._model(input_ids=ids, past_key_values=cache, use_cache=True, **more).logits
+            logits: Tensor = self._model(input_ids=ids, use_cache=True, **{self._cache_name: cache}, **more).logits
             return logits.float()
 
     def _unpadded(self, lengths: list[int]) -> Tensor | None:

@@ -279,14 +279,14 @@ def test_the_planner_says_when_no_number_suffices() -> None:
 
 def test_the_planner_counts_failed_questions_as_given_and_wrong_and_unknown_ones_as_withheld() -> None:
     """9 of 10 known answers are right; a quarter of the questions, or two fifths."""
-    wished = {"right": 0.9, "auroc": 0.9, "alpha": 0.2, "confidence": 0.9, "seed": 0}
-    whole = questions_needed(coverage=0.3, **wished)
+    needed = partial(questions_needed, right=0.9, auroc=0.9, alpha=0.2, confidence=0.9, coverage=0.3, seed=0)
+    whole = needed()
     assert whole.questions is not None
     # even if every right answer and no wrong one is given beside the failed: 0.25 / (0.25 + 0.75 · 0.9) = 0.27
-    failing = questions_needed(coverage=0.3, failed=0.25, **wished)
+    failing = needed(failed=0.25)
     assert (failing.questions, failing.oracle_coverage) == (None, 0)
     assert failing.oracle_risk > 0.27
-    unknown = questions_needed(coverage=0.3, unknown=0.4, **wished)
+    unknown = needed(unknown=0.4)
     assert unknown.oracle_coverage == pytest.approx(0.6, abs=0.01)
     assert unknown.questions is not None
     assert unknown.questions >= whole.questions
