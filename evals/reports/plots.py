@@ -176,13 +176,15 @@ def _risk_coverage(summary: Summary, section: Section, inputs: ReportInputs) -> 
     by_system = _with_uncertainty(summary, section)
     if not by_system:
         return None
+    answered = _by_system(summary, section, lambda outcome: None if outcome.failed else outcome)
 
     def draw() -> Figure:
         figure, (axis,) = panels()
         for label, outcomes in by_system.items():
+            known = len(outcomes) / len(answered[label])  # an answer of unknown uncertainty is never given
             curve = risk_coverage(_values(outcomes), [1 - outcome.metrics["f1"] for outcome in outcomes])
             name, marker = f"{label_of(label)} (AURC {curve.aurc:.3f})", "." if len(outcomes) < 15 else ""
-            axis.plot(curve.coverage, curve.risk, marker=marker, label=name)
+            axis.plot([known * share for share in curve.coverage], curve.risk, marker=marker, label=name)
         axis.set(xlabel="share of questions answered, the most certain first", ylabel="risk: mean of 1 − F1",
                  xlim=(0, 1.02), ylim=(0, 1.02))  # fmt: skip
         legend(figure)

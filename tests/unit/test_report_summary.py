@@ -533,6 +533,17 @@ def test_a_withheld_answer_is_scored_as_if_given_where_its_uncertainty_is_judged
     assert np.asarray(curve.get_ydata()).tolist() == [0.5, 0.5, 0.5, 0.5]
 
 
+def test_the_curve_of_risk_and_coverage_ends_where_no_uncertainty_is_known(tmp_path):
+    found = [
+        answered("d", name, "right", uncertainty=dse(value)) for name, value in zip(NAMES, (0.1, None), strict=False)
+    ]
+    bench, store = made(tmp_path / "run", [DENSE], QUESTIONS, found)
+    with store:
+        plots = plots_of(summary_of(bench, store), ReportInputs({}, {}, {}))
+    (curve,) = next(plot for plot in plots if plot.name == "1-small-risk-coverage").draw().axes[0].lines
+    assert np.asarray(curve.get_xdata()).tolist() == [0.5]
+
+
 @pytest.mark.parametrize(
     ("pairs", "n", "said"),
     [
