@@ -36,9 +36,17 @@ class AllowList:
         return list(dict.fromkeys([*configured, *self.added.get(name, ()), *built_in]))
 
     def check(self, context: BaseContext) -> None:
-        """Raise `Forbidden` for a setting with a value that is not allowed; a preset's values are checked too."""
-        for name, field in type(context).model_fields.items():
-            value = getattr(context, name)
+        """Raise `Forbidden` for a setting with a value that is not allowed; a preset's values are checked too.
+
+        Of the graph's parts the settings of their own are checked.
+        """
+        self._check(context, type(context).model_fields)
+        for part, names in context.parts():
+            self._check(part, names)
+
+    def _check(self, context: BaseContext, names: Iterable[str]) -> None:
+        for name in names:
+            field, value = type(context).model_fields[name], getattr(context, name)
             if field.annotation is not str or marks_of(field).get("resource", "unknown") is None:
                 continue
             if value not in (allowed := self.values(name, type(context))):

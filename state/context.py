@@ -5,7 +5,7 @@ defaults: see `defaults.configured_values`. So the order is the same wherever a 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import import_module
@@ -267,6 +267,10 @@ class BaseContext(BaseModel):
     def for_part(self, part: type["BaseContext"]) -> Mapping[str, Any]:
         """The settings of a subgraph whose context is of the type `part`: those that both have."""
         return self.model_dump(include=set(part.model_fields))
+
+    def parts(self) -> Iterator[tuple["BaseContext", Collection[str]]]:
+        """The contexts of subgraphs with settings of their own, and the names of these settings."""
+        yield from ()
 
     def unused(self) -> dict[str, str]:
         """Each setting that differs from its default and has no effect, with the setting that is the cause."""

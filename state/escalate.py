@@ -1,7 +1,7 @@
 """State and context of `escalate`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -155,17 +155,23 @@ class EscalateContext(CitingContext, ThinkingContext, RetrievalContext):
                 raise ValueError(f"rung_settings names '{name}', which is no rung: use {', '.join(self.names)}")
             if wrong := {"llm", "corpus", "calibration", "cite", "preset"} & settings.keys():
                 raise ValueError(f"rung_settings of {name} may not have {min(wrong)}: all rungs share it")
-            rung = rung_context(name)
-            unused = rung.unchecked(self.for_part(rung)).unused()
-            if useless := next((setting for setting in settings if setting in unused), None):
+        for rung, names in self.parts():
+            unused = rung.unused()
+            if useless := next((name for name in names if name in unused), None):
                 raise ValueError(
-                    f"{useless} of the rung {name} has no effect: change its {unused[useless]}, or leave it out"
+                    f"{useless} of the rung {rung.graph} has no effect: change its {unused[useless]}, or leave it out"
                 )
         if self.calibration and (self.max_calls or self.max_tokens or self.max_seconds):
             raise ValueError(
                 "calibration holds for runs without a limit: set max_calls, max_tokens and max_seconds to 0"
             )
         return self
+
+    def parts(self) -> Iterator[tuple[BaseContext, Collection[str]]]:
+        """The contexts of the rungs with settings of their own, and the names of these settings."""
+        for name, settings in (self.own_settings or {}).items():
+            rung = rung_context(name)
+            yield rung.unchecked(self.for_part(rung)), settings.keys()
 
     def for_part(self, part: type[BaseContext]) -> Mapping[str, Any]:
         """A rung has its own settings, and leaves to the cascade whether its answer is given, and to cite it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from dubito.errors import ModelFault, ModelUnavailable, UserFault
 from dubito.graphs import escalate
 from dubito.models.interfaces import Message, Reply, Sampling
 from dubito.nodes.escalate import assess, conclude
+from dubito.resources.allowlist import Forbidden
 from dubito.resources.resources import Resources
 from dubito.state.calibration import CascadeCalibration, Combination, identity, settings_of
 from dubito.state.escalate import RUNGS, EscalateContext, Rung
@@ -232,6 +233,15 @@ async def test_a_calibration_of_other_rungs_is_refused(tmp_path: Path) -> None:
     path = await calibrated(tmp_path, {"cot": 0.0, "vanilla_rag": 0.0})
     with pytest.raises(UserFault, match="rungs cot,vanilla_rag, not vanilla_rag"):
         await run(Rungs(), calibration=path, rungs="vanilla_rag")
+
+
+@pytest.mark.parametrize("name", ["encoder", "judge", "first_stage"])
+async def test_a_rungs_own_settings_name_only_what_is_allowed(allow: Callable[[str], None], name: str) -> None:
+    allow("")
+    llm = Rungs()
+    with pytest.raises(Forbidden, match=f"{name} 'hybrid:x' is not allowed here"):
+        await run(llm, rung_settings={"vanilla_rag": {name: "hybrid:x"}})
+    assert not llm.calls
 
 
 async def test_a_rung_has_the_shared_settings_and_its_own() -> None:
