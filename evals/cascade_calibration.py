@@ -154,6 +154,8 @@ def check_cascade(
     """
     file = given.check
     assert file is not None  # noqa: S101 - the caller has asked
+    if any(value is not None for value in (given.risk, given.keep, given.average, given.plan, given.beyond)):
+        raise UserFault("--check tests a calibration by its own guarantee: leave the other options of a guarantee out.")
     old = CascadeCalibration.load(file, "escalate", cascade_context(rungs))
     check_comparable(old, file, right, corpus)
     if not old.rung_uncertainties:

@@ -16,7 +16,7 @@ from dubito.cli import app, calibrating, evaluating
 from dubito.cli.ask_many import Bar
 from dubito.errors import ModelFault, UserFault
 from dubito.evals import run_folder
-from dubito.evals.answer_calibration import hash_of
+from dubito.evals.answer_calibration import JudgedAnswer, hash_of, part_of
 from dubito.models.interfaces import Completion, Message, Reply, Sampling, Tokens
 from dubito.resources import resources
 from dubito.resources.resources import Resources
@@ -627,6 +627,12 @@ def test_questions_that_were_calibrated_on_check_nothing(tmp_path: Path, use: Us
     assert mixed == {**new, "calibrated_on": 10}
     said = "10 questions of these were calibrated on, and are left out."
     assert said in " ".join(calibrate(tmp_path, *check, guarantee=calibration).stdout.split())
+
+
+def test_any_threshold_gives_a_failed_question_a_wrong_answer() -> None:
+    """Also one below all new uncertainties, of a calibration on others."""
+    answers = [JudgedAnswer(0.9, right=True), JudgedAnswer(0.9, right=False, failed=True)]
+    assert part_of(answers, 0.5) == (2, 1, 1, 1)
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.2, "20%"), (0.004, "0.4%"), (0.999, "99.9%")])

@@ -274,6 +274,8 @@ def test_new_answers_of_the_rungs_are_compared_with_those_of_the_calibration(tmp
     ]
     worse = check(tmp_path, later(tmp_path, "worse", wrong))
     assert (worse["alike"], worse["too_many_errors"]) == (True, True)
+    with_risk = calibrate(run, "--check", str(tmp_path / "c.json"))
+    assert "tests a calibration by its own guarantee" in json.loads(with_risk.stdout)["error"]["message"]
     again = check(tmp_path, run)  # a quarter was held back
     assert (again["calibrated_on"], again["questions"]) == (300, 100)
 
