@@ -36,7 +36,7 @@ def _common(
     assignments: Assignments = None,
     right: Annotated[
         str | None,
-        typer.Option(metavar="RULE", help="When an answer is right: f1:T (F1 at least T) or exact.  [default: f1:0.5]"),
+        typer.Option(metavar="RULE", help="When an answer is right: exact, or METRIC:T.  [default: f1:0.5]"),
     ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the file's first N questions.")] = None,
     system: Annotated[

@@ -18,10 +18,19 @@ from rich.text import Text
 from .. import __version__
 from ..errors import DubitoError, UserFault, either
 from ..evals.answer_calibration import AnswerOptions, hash_of
-from ..evals.answers import answer_rule
-from ..evals.calibration import CalibrationReport, CalibrationRequest, Calibrator, Outputs, judged
+from ..evals.answers import MEASURED, answer_rule
+from ..evals.calibration import (
+    CalibrationReport,
+    CalibrationRequest,
+    Calibrator,
+    Measured,
+    Outputs,
+    judged,
+    not_measured,
+)
 from ..evals.cascade_calibration import calibrate_cascade, check_cascade, rung_answers
 from ..evals.datasets import load_dataset
+from ..evals.measuring import BERTSCORE, RATINGS
 from ..evals.questions import GoldQuestion
 from ..evals.run_folder import MANIFEST, EvaluationTask, read
 from ..evals.runner import Asker, unfinished
@@ -80,7 +89,7 @@ def run_calibration(
     """
     if right is None:
         right = AnswerCalibration.read(own["check"], technique).right if own.get("check") else RIGHT
-    answer_rule(right)  # a rule that is unknown is told before anything is asked
+    rule = answer_rule(right)  # one that is unknown is told before anything is asked
     try:
         given = calibrator.options(**{name: value for name, value in own.items() if value is not None})
     except ValidationError as fault:
@@ -90,6 +99,8 @@ def run_calibration(
     made_with = {"dubito": __version__, "questions": questions, "limit": limit}
     asking: Asking | None = None
     from_run = (Path(questions) / MANIFEST).is_file()
+    if rule.metric in MEASURED and not from_run:
+        raise UserFault(not_measured(rule))
     settings = [assignment for assignment in assignments or [] if technique != CASCADE or "rungs=" not in assignment]
     if system is not None and (technique == CASCADE or not from_run):
         raise UserFault(
@@ -104,7 +115,9 @@ def run_calibration(
     elif from_run:
         source = finished_answers(Path(questions), calibrator.graph, system)
         ask_all = partial(_as_asked, source, questions)
-        request = CalibrationRequest(source.questions, right, made_with, target, ask_all, source.corpus)
+        request = CalibrationRequest(
+            source.questions, right, made_with, target, ask_all, source.corpus, source.measured
+        )
         report = calibrator(source.context, given).calibrate(request)
     else:
         given_context = context_for(calibrator.compiled(), options, assignments or [])
@@ -152,12 +165,14 @@ class FinishedAnswers(NamedTuple):
     """The answers of a system of a finished evaluation.
 
     corpus: by what its corpus was known when it answered; None if that is unknown, or its questions had several.
+    measured: what was measured of the answers afterwards.
     """
 
     context: BaseContext
     questions: Sequence[GoldQuestion]
     outputs: Outputs
     corpus: str | None
+    measured: Measured
 
 
 def _as_asked(source: FinishedAnswers, folder: str, context: BaseContext) -> Outputs:
@@ -185,6 +200,7 @@ def finished_answers(folder: Path, graph: str, label: str | None) -> FinishedAns
     system = systems[0]
     with Store(run.results) as store:
         outcomes = {one.question: one for one in store.outcomes() if one.system == system.label}
+        measurements = [store.measurements(name) for name in (RATINGS, BERTSCORE)]
     waiting = [question for question in run.questions if question.id not in outcomes]
     if waiting:
         raise UserFault(
@@ -198,7 +214,11 @@ def finished_answers(folder: Path, graph: str, label: str | None) -> FinishedAns
     settings = run.one_context(system) or {**system.context, "corpus": str(folder)}
     values = {**settings, **{name: choice["value"] for name, choice in taken.items()}}
     context = context_type(graph_named(graph)).unchecked(values)
-    return FinishedAnswers(context, questions, outputs, run.known_by.get(system.label))
+    measured = [
+        {name: value for values in measurements for name, value in values.get((system.label, question.id), {}).items()}
+        for question in questions
+    ]
+    return FinishedAnswers(context, questions, outputs, run.known_by.get(system.label), measured)
 
 
 def _cascade(
@@ -232,13 +252,15 @@ def _cascade(
             f"In '{folder}' several systems answered with {repeated}, and a cascade has each graph once: evaluate its "
             "rungs in a run of their own."
         )
-    is_right, rungs = answer_rule(right), []
+    rule, rungs = answer_rule(right), []
     corpora: dict[str, str | None] = {}
     for name in names:
         source = finished_answers(folder, name, None)
         if isinstance(source.context, CorpusContext):
             corpora[source.context.corpus] = corpora.get(source.context.corpus) or source.corpus
-        rungs.append(rung_answers(name, source.context, judged(source.outputs, source.questions, is_right)))
+        rungs.append(
+            rung_answers(name, source.context, judged(source.outputs, source.questions, rule, source.measured))
+        )
     if len(rungs) < 2:
         raise UserFault(f"A cascade has two rungs or more: evaluate several of {', '.join(RUNGS)} in '{folder}'.")
     corpus = next(iter(corpora.values()), None)

@@ -21,6 +21,7 @@ from ..state.mixins import AnsweringContext, CorpusContext
 from ..uncertainty.conformal import conformal_threshold, fewest_right
 from ..uncertainty.risk_control import (
     MOST_QUESTIONS,
+    Plan,
     certified_threshold,
     conformal_risk_threshold,
     fewest_certified,
@@ -95,6 +96,12 @@ class AnswerOptions(BaseModel):
         description="With --risk, of escalate: also the share of all questions that the first rung may leave to the "
         "others, in (0, 1).",
     )
+    tokens: float | None = Field(
+        default=None,
+        title="N",
+        description="With --risk, of escalate: also the most tokens that a question may cost on average, read and "
+        "written.",
+    )
     confidence: float = Field(
         default=0.9, title="SHARE", description="The confidence with which --risk is promised, in (0, 1)."
     )
@@ -134,8 +141,9 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
         if not isinstance(context, AnsweringContext):
             raise UserFault(f"{self.graph} measures chunks and gives no answers to calibrate: name another graph.")
         shares = {name: getattr(given, name) for name in ("risk", "keep", "average", "plan")}
-        if given.beyond is not None:
-            raise UserFault(f"--beyond is for the rungs of a cascade, and {self.graph} is none: leave it out.")
+        for name in ("beyond", "tokens"):
+            if getattr(given, name) is not None:
+                raise UserFault(f"--{name} is for the rungs of a cascade, and {self.graph} is none: leave it out.")
         for name, share in {**shares, "confidence": given.confidence}.items():
             if share is not None and not 0 < share < 1:
                 raise UserFault(f"--{name} is {share:g}: give a number between 0 and 1, such as 0.1.")
@@ -257,45 +265,22 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
                 f"Only {1 - unknown:.0%} of the questions have an answer of known uncertainty: give a smaller --plan."
             )
         right = sum(known) / len(known)
+        columns = np.array([[answer.uncertainty, not answer.right, answer.failed] for answer in answers]).T[:, :, None]
+        u, wrong, failures = columns
         plan = questions_needed(
-            right=right,
-            failed=failed,
-            unknown=unknown,
-            auroc=separation,
+            u,
+            wrong,
+            np.zeros_like(u),
+            failures,
             alpha=given.risk,
             coverage=coverage,
             confidence=given.confidence,
             seed=given.seed,
         )
-        questions = None if plan.questions is None else fewest_leaving(plan.questions, given.holdout)
-        if questions is not None:
-            needed = f"It takes about {questions:,} questions{self._held_back(questions)}, in 4 of 5 calibrations"
-        elif plan.oracle_risk < given.risk:
-            most = fewest_leaving(MOST_QUESTIONS, given.holdout)
-            needed = f"It takes more than about {most:,} questions{self._held_back(most)}"
-        else:
-            needed = "No number of questions is enough"
-        sentence = f"{needed}, to certify a risk of {given.risk:g} where {coverage:.0%} of the questions are answered."
-        best = (
-            f"With the best threshold {plan.oracle_risk:.0%} of these answers are wrong, and a risk of {given.risk:g} "
-            f"leaves {plan.oracle_coverage:.0%} of the questions answered."
-        )
+        blocks, figures = planned(plan, given)
         seen = f"{right:.0%} of {counted(len(known), 'answer')} are right, and the AUROC is {separation:.2f}."
-        blocks = [Words(sentence, "strong"), Words(best), Words(seen, "dim")]
-        figures = {
-            "right": right,
-            "failed": failed,
-            "unknown": unknown,
-            "auroc": separation,
-            **plan._asdict(),
-            "questions": questions,
-        }
-        return CalibrationReport(None, blocks, figures)
-
-    def _held_back(self, questions: int) -> str:
-        """How many of these questions would be held back, as words to put behind their number."""
-        held = round(questions * self.given.holdout)
-        return f", {held:,} of them held back (--holdout {self.given.holdout:g})" if held else ""
+        about = {"right": right, "failed": failed, "unknown": unknown, "auroc": separation}
+        return CalibrationReport(None, [*blocks, Words(seen, "dim")], {**about, **figures})
 
     @property
     def _guarantee(self) -> Literal["risk", "kept", "average"]:
@@ -347,7 +332,7 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
             raise UserFault(
                 f"{counted(len(values), 'question')} to calibrate on cannot certify a risk of {self.given.risk:g} with "
                 f"confidence {self.given.confidence:g} even if all are answered right: give at least {questions:,} "
-                f"questions in all{self._held_back(questions)}, or a larger --risk."
+                f"questions in all{held_back(questions, self.given)}, or a larger --risk."
             )
         certified = certified_threshold(
             values, wrong, alpha=self.given.risk, confidence=self.given.confidence, seed=self.given.seed
@@ -355,6 +340,30 @@ class AnswerCalibrator(Calibrator[AnsweringContext, AnswerOptions]):
         if certified is None:
             raise UserFault(nothing_certified(values, wrong, self.given, [self.context]))
         return certified.threshold
+
+
+def planned(plan: Plan, given: AnswerOptions) -> tuple[list[Block], dict[str, Any]]:
+    """How many questions, with those held back, certify the risk for the coverage `given.plan`."""
+    questions = None if plan.questions is None else fewest_leaving(plan.questions, given.holdout)
+    if questions is not None:
+        needed = f"It takes about {questions:,} questions{held_back(questions, given)}, in 4 of 5 calibrations"
+    elif plan.oracle_risk < (given.risk or 0):
+        most = fewest_leaving(MOST_QUESTIONS, given.holdout)
+        needed = f"It takes more than about {most:,} questions{held_back(most, given)}"
+    else:
+        needed = "No number of questions is enough"
+    sentence = f"{needed}, to certify a risk of {given.risk:g} where {given.plan:.0%} of the questions are answered."
+    best = (
+        f"With the best thresholds {plan.oracle_risk:.0%} of these answers are wrong, and a risk of {given.risk:g} "
+        f"leaves {plan.oracle_coverage:.0%} of the questions answered."
+    )
+    return [Words(sentence, "strong"), Words(best)], {**plan._asdict(), "questions": questions}
+
+
+def held_back(questions: int, given: AnswerOptions) -> str:
+    """How many of these questions would be held back, as words to put behind their number."""
+    held = round(questions * given.holdout)
+    return f", {held:,} of them held back (--holdout {given.holdout:g})" if held else ""
 
 
 def check_comparable(old: AnswerCalibration, file: Path, right: str, corpus: str | None) -> None:
@@ -405,13 +414,12 @@ def nothing_certified(
     remedies = ["more questions", "a larger --risk"]
     if any(context.uncertainty not in ("semantic_entropy", "combined") for context in contexts):
         remedies.append("another uncertainty (--set uncertainty=semantic_entropy)")
-    how_many = "--plan SHARE says how many questions it takes. " if values.ndim == 1 else ""
     return (
         f"No threshold can be certified for a risk of {given.risk:g} with confidence {given.confidence:g}: of "
         f"{counted(len(values), 'question')} {share:.0%} are answered wrong, and {best}. Give {either(remedies)}. "
-        f"{how_many}Ask new questions for it. Each further try with the same ones, also among others, is another test: "
-        f"to keep this confidence over several tries, all of them need --confidence 1 - {1 - given.confidence:.3g} / "
-        f"tries, such as {half:.4g} for two."
+        "--plan SHARE says how many questions it takes. Ask new questions for it. Each further try with the same ones, "
+        "also among others, is another test: to keep this confidence over several tries, all of them need --confidence "
+        f"1 - {1 - given.confidence:.3g} / tries, such as {half:.4g} for two."
     )
 
 

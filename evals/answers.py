@@ -4,7 +4,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from ..errors import UserFault
@@ -14,8 +14,8 @@ from .questions import GoldQuestion
 Standard = Literal["squad", "longbench"]
 """Both normalise alike. If nothing is left of both answer and gold answer, F1 is 1 in SQuAD and 0 in LongBench."""
 
-IsRight = Callable[[str, Sequence[str]], bool]
-"""Is an answer right, given the gold answers?"""
+MEASURED = ("correctness", "bertscore")
+"""Metrics that a model measures of the answers of a finished run, so that a rule can read them there only."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -64,28 +64,48 @@ NAMES = ("exact_match", "f1", "precision", "recall", "cover_em", "accuracy", "ro
 """The keys of `answer_scores`."""
 
 
-def answer_rule(name: str) -> IsRight:
-    """The rule that tells right answers: "exact" (SQuAD's exact match) or "f1:T" (F1 of at least T, 0 < T ≤ 1).
+class AnswerRule(NamedTuple):
+    """An answer is right if this metric of it is at least this number."""
 
-    An empty answer is never right. Raises `UserFault` for another name.
+    metric: str
+    least: float
+
+
+def answer_rule(name: str) -> AnswerRule:
+    """The rule that tells right answers: "exact" (SQuAD's exact match) or "METRIC:T" (at least T, 0 < T ≤ 1).
+
+    Raises `UserFault` for another name.
     """
-    kind, _, least = name.partition(":")
+    metric, _, least = name.partition(":")
     if name == "exact":
-        return lambda answer, gold_answers: bool(answer.strip()) and exact_match(answer, gold_answers) == 1
+        return AnswerRule("exact_match", 1.0)
     try:
-        bound = float(least) if kind == "f1" else 0.0
+        bound = float(least) if metric in (*_RULES, *MEASURED) else 0.0
     except ValueError:
         bound = 0.0
     if not 0 < bound <= 1:
         raise UserFault(
-            f"There is no rule '{name}' for right answers: use exact, or f1:T with T above 0 and at most 1."
+            f"There is no rule '{name}' for right answers: use exact, or f1:T with T above 0 and at most 1, or another "
+            f"metric in place of f1: {', '.join([*_RULES, *MEASURED][1:])}."
         )
-    return lambda answer, gold_answers: bool(answer.strip()) and f1(answer, gold_answers) >= bound
+    return AnswerRule(metric, bound)
 
 
-def is_right(answer: str, question: GoldQuestion, rule: IsRight) -> bool:
-    """Is an answer right, by the rule of a calibration? An unanswerable question has no right answer."""
-    return question.answerable and rule(answer, question.answers)
+def is_right(
+    answer: str, question: GoldQuestion, rule: AnswerRule, measured: Mapping[str, float | None] | None = None
+) -> bool:
+    """Is an answer right, by the rule of a calibration?
+
+    An empty answer never is, and an unanswerable question has no right answer. measured: the metrics `MEASURED` of the
+    answer; without that of the rule it counts as wrong.
+    """
+    if not question.answerable or not answer.strip():
+        return False
+    if rule.metric in MEASURED:
+        return ((measured or {}).get(rule.metric) or 0.0) >= rule.least
+    if rule.metric == "exact_match":
+        return exact_match(answer, question.answers) >= rule.least
+    return _RULES[rule.metric](answer, question) >= rule.least
 
 
 def squad_normalised(text: str) -> str:
@@ -192,3 +212,13 @@ def _longest_common(first: Sequence[str], second: Sequence[str]) -> int:
             row.append(above[column] + 1 if word == other else max(above[column + 1], row[column]))
         above = row
     return above[-1]
+
+
+_RULES: Mapping[str, Callable[[str, GoldQuestion], float]] = {
+    "f1": lambda answer, question: f1(answer, question.answers),
+    "cover_em": lambda answer, question: cover_em(answer, question.answers),
+    "accuracy": accuracy,
+    "rouge_l": lambda answer, question: rouge_l(answer, question.answers),
+    "bleu": lambda answer, question: bleu(answer, question.answers),
+}
+"""The metrics that a rule may name beside `MEASURED`."""

@@ -18,7 +18,7 @@ from ..presenters.blocks import Block
 from ..resources.resources import Resources
 from ..state.calibration import CalibrationFile
 from ..state.context import BaseContext
-from .answers import IsRight, answer_rule, is_right
+from .answers import MEASURED, AnswerRule, answer_rule, is_right
 from .questions import GoldQuestion
 from .reliability import checked_truths, rank_auroc
 
@@ -34,6 +34,9 @@ Outputs = Sequence[Mapping[str, Any] | None]
 Judged = tuple[Mapping[str, Any], bool] | None
 """An output, and whether its answer is right; None if the question failed."""
 
+Measured = Sequence[Mapping[str, float]]
+"""What was measured of each question's answer after the run; see `answers.MEASURED`."""
+
 AskAll = Callable[[BaseContext], Outputs]
 """Asks the technique's graph all questions with a context; outputs of an earlier run are not asked again."""
 
@@ -43,7 +46,7 @@ class CalibrationRequest:
     """The questions of a calibration.
 
     right: the rule for right answers; made_with: the facts of the calibration file that hold for every technique; out:
-    the file; corpus: the hash of the corpus's chunks, if it is known.
+    the file; corpus: the hash of the corpus's chunks, if it is known; measured: see `judged`.
     """
 
     questions: Sequence[GoldQuestion]
@@ -52,18 +55,33 @@ class CalibrationRequest:
     out: Path
     ask_all: AskAll
     corpus: str | None = None
+    measured: Measured | None = None
 
     def judged(self, context: BaseContext) -> list[Judged]:
         """The output of each question, and whether its answer is right; None if the question failed."""
-        return judged(self.ask_all(context), self.questions, answer_rule(self.right))
+        return judged(self.ask_all(context), self.questions, answer_rule(self.right), self.measured)
 
 
-def judged(outputs: Outputs, questions: Sequence[GoldQuestion], rule: IsRight) -> list[Judged]:
-    """Each output with whether its answer is right; None if the question failed. An unanswerable one has no answer."""
+def judged(
+    outputs: Outputs, questions: Sequence[GoldQuestion], rule: AnswerRule, measured: Measured | None = None
+) -> list[Judged]:
+    """Each output with whether its answer is right; None if the question failed. An unanswerable one has no answer.
+
+    measured: what was measured of each answer after the run. Raises `UserFault` if the rule needs it and nothing was.
+    """
+    of_each = measured or [{}] * len(questions)
+    if rule.metric in MEASURED and not any(rule.metric in values for values in of_each):
+        raise UserFault(not_measured(rule))
     return [
-        None if output is None else (output, is_right(output["answer"], question, rule))
-        for output, question in zip(outputs, questions, strict=True)
+        None if output is None else (output, is_right(output["answer"], question, rule, values))
+        for output, question, values in zip(outputs, questions, of_each, strict=True)
     ]
+
+
+def not_measured(rule: AnswerRule) -> str:
+    """What to do about a rule whose metric was not measured."""
+    metric = {"correctness": "llm-judge", "bertscore": "bertscore:model=NAME"}[rule.metric]
+    return f"{rule.metric} is measured of finished answers: give the folder of an evaluation with --metric {metric}."
 
 
 @dataclass(frozen=True)

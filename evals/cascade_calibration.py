@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserFault
+from ..errors import UserFault, either
 from ..presenters.blocks import Block, Cell, Row, Table, Words, num
+from ..presenters.words import counted
 from ..state.calibration import CascadeCalibration, Combination, identity, settings_of
 from ..state.context import BaseContext
 from ..state.escalate import EscalateContext
 from ..state.mixins import AnsweringContext
-from ..uncertainty.risk_control import certified_cascade, learning_part, looks_alike
+from ..uncertainty.risk_control import certified_cascade, learning_part, looks_alike, questions_needed
 from .answer_calibration import (
     ALL_CALIBRATED_ON,
     COMBINED,
@@ -31,6 +32,7 @@ from .answer_calibration import (
     left_out,
     measured,
     nothing_certified,
+    planned,
     risk_of,
     signal_of,
     split,
@@ -52,6 +54,15 @@ class RungAnswers(NamedTuple):
     context: BaseContext
     judged: Sequence[Judged]
     tokens: Sequence[float]
+
+
+class _Tables(NamedTuple):
+    """The answers of each rung; their uncertainties, errors and tokens, [questions, rungs] each."""
+
+    answers: Sequence[Sequence[JudgedAnswer]]
+    u: Numbers
+    wrong: NDArray[np.bool_]
+    tokens: Numbers
 
 
 class Outcome(NamedTuple):
@@ -78,13 +89,10 @@ def calibrate_cascade(
     hashes: of the questions; corpus: the hash of its chunks, if it is known. Where a rung failed, it counts as giving a
     wrong answer: the certificate is for runs without a failure, and those that fail may be the harder ones or the
     easier. Each rung alone is certified too, for comparison. Raises `UserFault` if nothing can be certified, for rungs
-    that cannot be one cascade, and for options that a cascade does not have.
+    that cannot be one cascade, and for options that a cascade does not have. With `given.plan` nothing is saved: the
+    report says how many questions it takes.
     """
-    if given.risk is None or (given.plan, given.keep, given.average) != (None, None, None):
-        raise UserFault(
-            "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --plan, --keep or "
-            "--average."
-        )
+    risk = _risk_of(given)
     context = cascade_context(rungs)
     contexts = [rung.context for rung in rungs if isinstance(rung.context, AnsweringContext)]
     used, held = (np.array(part, dtype=int) for part in split(range(len(rungs[0].judged)), given.holdout, given.seed))
@@ -94,14 +102,25 @@ def calibrate_cascade(
         if context.uncertainty == "combined"
     }
     unlearned = used[learning_part(len(used), given.seed)[1]] if combinations else used
-    answers, u, wrong, tokens = _tables(rungs, combinations)
-    certify = partial(certified_cascade, alpha=given.risk, confidence=given.confidence, seed=given.seed)
-    certified = certify(u[used], wrong[used], tokens[used], beyond=given.beyond)
+    tables = _tables(rungs, combinations)
+    answers, u, wrong, tokens = tables
+    if given.plan is not None:
+        rows = np.concatenate([unlearned, held])
+        return _planned(tables, rows, given, risk, given.plan)
+    certify = partial(certified_cascade, alpha=risk, confidence=given.confidence, seed=given.seed)
+    certified = certify(u[used], wrong[used], tokens[used], beyond=given.beyond, mean_cost=given.tokens)
     if certified is None:
-        if given.beyond is not None and certify(u[used], wrong[used], tokens[used]) is not None:
+        limits = []
+        if given.beyond is not None:
+            limits.append(
+                (f"leave at most {given.beyond:g} of the questions to the rungs after {rungs[0].graph}", "beyond")
+            )
+        if given.tokens is not None:
+            limits.append((f"cost at most {given.tokens:,.0f} tokens a question on average", "tokens"))
+        if limits and certify(u[used], wrong[used], tokens[used]) is not None:
             raise UserFault(
-                f"No thresholds can be certified that leave at most {given.beyond:g} of the questions to the rungs "
-                f"after {rungs[0].graph}: give a larger --beyond, more questions or a larger --risk."
+                f"No thresholds can be certified that {' and '.join(limit for limit, _ in limits)}: give a larger "
+                f"{either([f'--{option}' for _, option in limits])}, more questions or a larger --risk."
             )
         raise UserFault(nothing_certified(u[used], wrong[used], given, contexts))
     thresholds = dict(zip(context.names, certified.thresholds, strict=True))
@@ -114,8 +133,10 @@ def calibrate_cascade(
         guarantee="risk",
         combinations=combinations,
         beyond=given.beyond,
+        tokens=given.tokens,
+        tokens_counted=None if given.tokens is None else certified.most_cost,
         signal=COMBINED if combinations else ", ".join(dict.fromkeys(signal_of(rung.judged) for rung in rungs)),
-        alpha=given.risk,
+        alpha=risk,
         confidence=given.confidence,
         right=right,
         n=certified.n,
@@ -154,7 +175,8 @@ def check_cascade(
     """
     file = given.check
     assert file is not None  # noqa: S101 - the caller has asked
-    if any(value is not None for value in (given.risk, given.keep, given.average, given.plan, given.beyond)):
+    guarantees = (given.risk, given.keep, given.average, given.plan, given.beyond, given.tokens)
+    if any(value is not None for value in guarantees):
         raise UserFault("--check tests a calibration by its own guarantee: leave the other options of a guarantee out.")
     old = CascadeCalibration.load(file, "escalate", cascade_context(rungs))
     check_comparable(old, file, right, corpus)
@@ -184,14 +206,42 @@ def check_cascade(
     return CalibrationReport(None, blocks, {**figures, **repeated, **found._asdict(), "risk": now.risk_interval()})
 
 
-def _tables(
-    rungs: Sequence[RungAnswers], combinations: Mapping[str, Combination]
-) -> tuple[list[list[JudgedAnswer]], Numbers, NDArray[np.bool_], Numbers]:
-    """The answers of each rung; their uncertainties, errors and tokens, [questions, rungs] each."""
+def _risk_of(given: AnswerOptions) -> float:
+    """The risk to certify. Raises `UserFault` for a guarantee that a cascade does not have."""
+    if given.risk is None or (given.keep, given.average) != (None, None):
+        raise UserFault(
+            "A cascade is calibrated for a risk alone: give --risk, such as --risk 0.2, and no --keep or --average."
+        )
+    if given.plan is not None and (given.beyond, given.tokens) != (None, None):
+        raise UserFault("--plan is for the risk alone: leave --beyond and --tokens out.")
+    return given.risk
+
+
+def _planned(
+    rungs: _Tables, rows: NDArray[np.int_], given: AnswerOptions, risk: float, coverage: float
+) -> CalibrationReport:
+    """How many questions certify the risk for this coverage, judged by those so far? rows: those not learned from."""
+    plan = questions_needed(
+        rungs.u[rows],
+        rungs.wrong[rows],
+        rungs.tokens[rows],
+        np.array([[answer.failed for answer in rung] for rung in rungs.answers]).T[rows],
+        alpha=risk,
+        coverage=coverage,
+        confidence=given.confidence,
+        seed=given.seed,
+    )
+    blocks, figures = planned(plan, given)
+    right = 1 - rungs.wrong[rows].mean(axis=0)
+    seen = f"Of {counted(len(rows), 'question')} the rungs answer {', '.join(f'{share:.0%}' for share in right)} right."
+    return CalibrationReport(None, [*blocks, Words(seen, "dim")], figures)
+
+
+def _tables(rungs: Sequence[RungAnswers], combinations: Mapping[str, Combination]) -> _Tables:
     answers = [answers_of(rung.judged, combinations.get(rung.graph)) for rung in rungs]
     u = np.array([[answer.uncertainty for answer in rung] for rung in answers]).T
     wrong = np.array([[not answer.right for answer in rung] for rung in answers]).T
-    return answers, u, wrong, np.array([rung.tokens for rung in rungs], dtype=np.float64).T
+    return _Tables(answers, u, wrong, np.array([rung.tokens for rung in rungs], dtype=np.float64).T)
 
 
 def _known(answer: JudgedAnswer) -> float | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..state.records import Uncertainty
-from .answers import Standard, answer_rule, answer_scores, is_right
+from .answers import MEASURED, Standard, answer_rule, answer_scores, is_right
 from .ranking import retrieval_scores
 from .run_folder import EvaluationRun, RunQuestion
 from .store import Outcome, Store
@@ -75,7 +75,8 @@ class ScoredOutcome:
 
     answer: None after a failure, which has no metrics and a cost only if it is known; metrics: those that are defined
     and were measured; error: type and message of a failure; withheld: the scores of the answer that was withheld,
-    empty if none was; certified_right: whether the answer is right by the rule of its certificate, None without one.
+    empty if none was; certified_right: whether the answer is right by the rule of its certificate, None without one
+    and if what the rule reads was not measured.
     """
 
     system: str
@@ -199,7 +200,10 @@ def _scored(
         metrics |= {name: float(value) for name, value in values.items() if name in NAMES}
     cost = _cost(outcome, outcome.output.get("usage") or {})
     withheld = str(outcome.output.get("withheld_answer") or "")
-    rule = (outcome.output.get("certificate") or {}).get("right")
+    named = (outcome.output.get("certificate") or {}).get("right")
+    rule = None if named is None else answer_rule(named)
+    if rule is not None and rule.metric in MEASURED and rule.metric not in metrics:
+        rule = None
     return ScoredOutcome(
         outcome.system,
         outcome.question,
@@ -208,7 +212,7 @@ def _scored(
         cost,
         output=outcome.output,
         withheld=answer_scores(withheld, question, standard) if withheld else {},
-        certified_right=None if rule is None else is_right(answer, question, answer_rule(rule)),
+        certified_right=None if rule is None else is_right(answer, question, rule, metrics),
     )
 
 

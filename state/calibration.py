@@ -203,19 +203,29 @@ class CascadeCalibration(AnswerCalibration):
     thresholds: by rung; null for a rung that is not run; `threshold` is the highest. rung_uncertainties: by rung, as
     `uncertainties`. combinations: by rung, if each rung's uncertainty is a combination of several. beyond: the share of
     all questions that, at the same confidence, the first rung leaves to the others at most; null if not promised.
+    tokens: that a question costs at most on average, at the same confidence, where of each no more than tokens_counted
+    are counted; null if not promised.
     """
 
     thresholds: dict[str, float | None]
     rung_uncertainties: dict[str, list[float | None]] = {}
     combinations: dict[str, Combination] = {}
     beyond: float | None = None
+    tokens: float | None = None
+    tokens_counted: float | None = None
 
     def promise(self) -> str:
         """The guarantee in a sentence."""
-        if self.beyond is None:
-            return super().promise()
-        first = next(iter(self.thresholds))
-        return f"{super().promise()} And at most {percent(self.beyond)} of the questions go beyond {first}."
+        said = [super().promise()]
+        if self.beyond is not None:
+            first = next(iter(self.thresholds))
+            said.append(f"And at most {percent(self.beyond)} of the questions go beyond {first}.")
+        if self.tokens is not None:
+            said.append(
+                f"And a question costs at most {self.tokens:,.0f} tokens on average, where at most "
+                f"{self.tokens_counted or 0:,.0f} of each are counted."
+            )
+        return " ".join(said)
 
 
 def _sha256(content: Mapping[str, Any]) -> str:

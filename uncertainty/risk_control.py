@@ -77,7 +77,8 @@ class CertifiedCascade(NamedTuple):
 
     answered, errors: counts among the n questions of the testing part; p_value: of the hypothesis "risk > α".
     mean_cost: the mean over these n questions of the costs of the rungs that were run. beyond: how many of the n
-    questions the first rung does not answer.
+    questions the first rung does not answer. most_cost: the most that is counted of a question's cost in a promise of
+    the mean.
     """
 
     thresholds: tuple[float, ...]
@@ -87,6 +88,7 @@ class CertifiedCascade(NamedTuple):
     p_value: float
     mean_cost: float
     beyond: int
+    most_cost: float
 
 
 class Interval(NamedTuple):
@@ -100,8 +102,8 @@ class Plan(NamedTuple):
     """How many labelled questions are needed; see `questions_needed`.
 
     questions: to calibrate on, without those held back; None if no number suffices, or none up to `MOST_QUESTIONS`.
-    oracle_risk: the risk at the wished coverage if the best threshold were known: at α and above, no number of
-    questions suffices. oracle_coverage: the most coverage at risk α.
+    oracle_risk: the risk at the wished coverage if the best thresholds were known: at α and above, no number of
+    questions suffices; 1 if that coverage cannot be reached. oracle_coverage: the most coverage at risk α.
     """
 
     questions: int | None
@@ -168,6 +170,7 @@ def certified_cascade(
     confidence: float,
     seed: int,
     beyond: float | None = None,
+    mean_cost: float | None = None,
 ) -> CertifiedCascade | None:
     """Thresholds for all rungs at once: the selective risk of the whole cascade is at most α, at that confidence.
 
@@ -176,15 +179,19 @@ def certified_cascade(
     clearest and goes towards more answers, each time to a vector with little estimated risk; of equals the cheaper.
     uncertainties: [n, rungs], 1 to 4 rungs; NaN and inf: this rung passes the question on. wrong: [n, rungs] bool: is
     the rung's answer wrong? costs: [n, rungs], at least 0, in any unit (tokens, seconds). beyond: a second risk, in
-    (0, 1): also promise that the first rung leaves at most this share of all questions to the others. A vector is then
-    rejected as unsafe by the larger of both p-values.
+    (0, 1): also promise that the first rung leaves at most this share of all questions to the others. mean_cost: a
+    further one, above 0: also promise that the costs of a question are at most this on average. Of each rung's cost no
+    more is counted than the most in the learning part, since a mean without a bound cannot be tested; the p-value is
+    that of Hoeffding (1963, eq. 2.1), exp(−n kl(mean, limit)). A vector is safe if the largest p-value says so.
     Returns None if nothing can be certified. Raises `UserFault`, a ValueError, as `certified_threshold` does.
     """
     calibration = _Calibration(uncertainties, wrong, costs, seed)
     _check_size(calibration.n, alpha, confidence)
     if beyond is not None:
         _check_share(beyond, "The share of questions beyond the first rung")
-    return calibration.certified(alpha, confidence, beyond)
+    if mean_cost is not None and not 0 < mean_cost < math.inf:
+        raise UserFault(f"The mean cost allowed is {mean_cost:g}: give a number above 0.")
+    return calibration.certified(alpha, confidence, beyond, mean_cost)
 
 
 def learning_part(n: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -253,58 +260,53 @@ def conformal_risk_threshold(uncertainties: ArrayLike, wrong: ArrayLike, alpha: 
 
 
 def questions_needed(
+    uncertainties: ArrayLike,
+    wrong: ArrayLike,
+    costs: ArrayLike,
+    failed: ArrayLike,
     *,
-    right: float,
-    auroc: float,
     alpha: float,
     coverage: float,
     confidence: float,
     seed: int,
-    failed: float = 0.0,
-    unknown: float = 0.0,
 ) -> Plan:
-    """How many labelled questions certify a wished coverage at risk α, in 4 of 5 calibrations?
+    """How many labelled questions certify a wished coverage at risk α, in 4 of 5 calibrations, judged by those so far?
 
-    Calibrations are simulated with a binormal signal: u is N(0, 1) for right and N(d, 1) for wrong answers, where d
-    gives this AUROC. The number is searched in steps of a quarter.
-    right: the share of right answers, among those whose u is known; auroc: the probability that a wrong answer has the
-    higher u; coverage: the share of questions to answer; all in (0, 1). failed: the share of questions that count as
-    wrong answers which every threshold gives; unknown: the share of questions whose answer has no u and is never given.
+    Calibrations are simulated: their questions are drawn with replacement from the ones given, and each answer is wrong
+    with a probability that a logistic regression finds from the uncertainties, so that few questions do not look surer
+    than they are. The number is searched in steps of a quarter.
+    uncertainties, wrong, costs: [n, rungs], as in `certified_cascade`. failed: [n, rungs] bool: answers that are wrong
+    whatever the regression says. coverage: the share of questions to answer.
     """
-    for value, name in (
-        (right, "The share of right answers"),
-        (auroc, "The AUROC"),
-        (alpha, "The risk allowed"),
-        (coverage, "The coverage"),
-        (confidence, "The confidence"),
-    ):
-        _check_share(value, name)
-    shift = math.sqrt(2) * NormalDist().inv_cdf(auroc)
-    grid = np.linspace(min(0.0, shift) - 6, max(0.0, shift) + 6, 2001)
-    known = 1 - failed - unknown
-    below_right = known * right * np.array([NormalDist().cdf(t) for t in grid])
-    below_wrong = failed + known * (1 - right) * np.array([NormalDist(shift).cdf(t) for t in grid])
-    covered = below_right + below_wrong
-    risk = below_wrong / covered
+    _check_share(alpha, "The risk allowed")
+    _check_share(coverage, "The coverage")
+    _check_share(confidence, "The confidence")
+    u, errors, cost = _checked_rungs(uncertainties, wrong, costs)
+    known = ~np.asarray(failed, dtype=bool).any(axis=1)
+    probabilities = errors.astype(np.float64)
+    probabilities[known] = _error_probabilities(u[known], errors[known])
+    levels = [_levels(column, u.shape[1]) for column in u.T]
+    best = _outcomes(np.array(list(product(*levels))).reshape(-1, u.shape[1]), u, probabilities, cost)
+    covered = best.answered / len(u)
+    risk = best.errors / np.maximum(best.answered, 1)
     oracle_coverage = float(covered[risk <= alpha].max(initial=0.0))
-    oracle_risk = float(np.interp(coverage, covered, risk))
+    oracle_risk = float(risk[covered >= coverage].min(initial=1.0))
     plan = Plan(None, oracle_risk, oracle_coverage)
     if oracle_risk >= alpha:
         return plan
     n = _FEWEST
     while n <= MOST_QUESTIONS:
         answered = round(coverage * (1 - LEARNING_SHARE) * n)
-        # cheap, and nearly never too strict: would the best threshold be certified with the errors to be expected?
+        # cheap, and nearly never too strict: would the best thresholds be certified with the errors to be expected?
         if binomial_p(math.floor(oracle_risk * answered), answered, alpha) <= 1 - confidence:
             missed = 0
             for draw in np.random.default_rng([seed, n]).spawn(_CALIBRATIONS):
-                wrong = draw.random(n) >= right
-                u = draw.normal(size=n) + shift * wrong
-                split_seed, kind = int(draw.integers(2**31)), draw.random(n)
-                has_failed = kind < failed
-                u = np.where(has_failed, u.min(), np.where(kind >= 1 - unknown, np.inf, u))
-                found = certified_threshold(u, wrong | has_failed, alpha=alpha, confidence=confidence, seed=split_seed)
-                missed += found is None or float(np.interp(found.threshold, grid, covered)) < coverage
+                rows = draw.integers(len(u), size=n)
+                drawn = draw.random((n, u.shape[1])) < probabilities[rows]
+                split = int(draw.integers(2**31))
+                found = certified_cascade(u[rows], drawn, cost[rows], alpha=alpha, confidence=confidence, seed=split)
+                vector = np.full((1, u.shape[1]), -np.inf) if found is None else np.array([found.thresholds])
+                missed += int(_outcomes(vector, u, probabilities, cost).answered[0]) < coverage * len(u)
                 if missed > 0.2 * _CALIBRATIONS:
                     break
             else:
@@ -398,6 +400,7 @@ class _Calibration:
         learning, testing = learning_part(len(u), seed)
         self.testing = (u[testing], errors[testing].astype(np.float64), cost[testing])
         self.n = len(testing)
+        self.most = cost[learning].max(axis=0, initial=0.0)
         probabilities = _error_probabilities(u[learning], errors[learning])
         levels = [_levels(column, u.shape[1]) for column in u[learning].T]
         vectors = np.array(list(product(*levels))).reshape(-1, u.shape[1])
@@ -405,6 +408,7 @@ class _Calibration:
         some = learned.answered > 0
         self.vectors, self.answered, self.cost = vectors[some], learned.answered[some], learned.cost[some]
         self.beyond = learned.beyond[some] / max(len(learning), 1)
+        self.mean_cost = self.cost / max(len(learning), 1)
         self.risk = learned.errors[some] / self.answered
         # the place of each threshold among its rung's levels, from 0 to 1
         self.places = np.stack(
@@ -413,20 +417,28 @@ class _Calibration:
         )
         self.growth, self.step = self.n / max(len(learning), 1), max(1, round(STEP * len(learning)))
 
-    def certified(self, alpha: float, confidence: float, beyond: float | None = None) -> CertifiedCascade | None:
+    def certified(
+        self, alpha: float, confidence: float, beyond: float | None = None, mean_cost: float | None = None
+    ) -> CertifiedCascade | None:
         """The last vector of the path up to which every "R > α" is rejected; None if the first is not.
 
-        beyond: and every "the share beyond the first rung is larger than this".
+        beyond, mean_cost: and every "the share beyond the first rung" and "the mean cost is larger than this".
         """
-        hopeful = np.arange(len(self.vectors))
+        besides = np.full(len(self.vectors), -np.inf)
         if beyond is not None:
-            expected = _expected_log_p(np.full(len(hopeful), self.n), self.beyond, beyond)
-            hopeful = np.flatnonzero(expected <= math.log(1 - confidence))
-        path = self.vectors[self._path(alpha, hopeful)]
+            besides = _expected_log_p(np.full(len(besides), self.n), self.beyond, beyond)
+        if mean_cost is not None:
+            expected = np.maximum(self._mean_cost_p(self.mean_cost, self.vectors, mean_cost), 1e-300)
+            besides = np.maximum(besides, np.log(expected))
+        path = self.vectors[self._path(alpha, besides, math.log(1 - confidence))]
         tested = _outcomes(path, *self.testing)
         p_values = binomial_p(tested.errors, tested.answered, alpha)
         if beyond is not None:
             p_values = np.maximum(p_values, binomial_p(tested.beyond, np.full(len(path), self.n), beyond))
+        if mean_cost is not None:
+            u, wrong, costs = self.testing
+            counted = _outcomes(path, u, wrong, np.minimum(costs, self.most)).cost / self.n
+            p_values = np.maximum(p_values, self._mean_cost_p(counted, path, mean_cost))
         # 1 − 0.9 is a little below 0.1
         kept = np.flatnonzero(p_values > (1 - confidence) * (1 + 1e-12))
         last = int(kept[0] if len(kept) else len(path)) - 1
@@ -440,21 +452,44 @@ class _Calibration:
             float(p_values[last]),
             float(tested.cost[last]) / self.n,
             int(tested.beyond[last]),
+            float(self._most_cost(path[last])),
         )
 
-    def _path(self, alpha: float, hopeful: NDArray[np.int64]) -> list[int]:
+    def _most_cost(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The most that is counted of a question's cost with each vector, [...]; vectors: [..., rungs]."""
+        return np.asarray((vectors > -np.inf) @ self.most)
+
+    def _mean_cost_p(
+        self, means: NDArray[np.float64], vectors: NDArray[np.float64], allowed: float
+    ) -> NDArray[np.float64]:
+        """Hoeffding's p-value of "the mean cost is above `allowed`", [V]. means: of the n questions' counted costs."""
+        most = np.maximum(self._most_cost(vectors), 1e-300)
+        limit = np.minimum(allowed / most, 1.0)
+        mean = np.minimum(means / most, limit)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            below = np.where(mean > 0, mean * np.log(mean / limit), 0.0)
+            above = (1 - mean) * np.log((1 - mean) / (1 - limit))
+            p_values = np.exp(-self.n * (below + above))
+        # what cannot cost more needs no test
+        return np.asarray(np.where(limit >= 1, 0.0, p_values))
+
+    def _path(self, alpha: float, besides: NDArray[np.float64], most: float) -> list[int]:
         """From the vector with the least expected p-value towards more answers: little risk, and small changes.
 
         After a small change the next test comes out like the last; the first that is not rejected ends the sequence.
-        hopeful: the vectors to choose from.
+        besides: of each vector the log of the largest p-value expected of what is promised beside the risk; only
+        vectors with at most `most` are on the path.
         """
+        hopeful = np.flatnonzero(besides <= most)
         if not len(hopeful):
             return []
-        # for each number of answers the vector with the least risk, then the least cost
-        order = hopeful[np.lexsort((self.cost[hopeful], self.risk[hopeful], self.answered[hopeful]))]
-        front = order[np.flatnonzero(np.diff(self.answered[order], prepend=0))]
-        expected = _expected_log_p(self.answered[front] * self.growth, self.risk[front], alpha)
-        path = [int(front[np.argmin(expected)])]
+        starts = hopeful
+        if np.isneginf(besides).all():
+            # for each number of answers the vector with the least risk, then the least cost
+            order = hopeful[np.lexsort((self.cost[hopeful], self.risk[hopeful], self.answered[hopeful]))]
+            starts = order[np.flatnonzero(np.diff(self.answered[order], prepend=0))]
+        expected = _expected_log_p(self.answered[starts] * self.growth, self.risk[starts], alpha)
+        path = [int(starts[np.argmin(np.maximum(expected, besides[starts]))])]
         by_answers = hopeful[np.argsort(self.answered[hopeful], kind="stable")]
         counts = self.answered[by_answers]
         while counts[-1] > self.answered[path[-1]]:

@@ -137,9 +137,10 @@ class GivenAnswers:
     """What a system with a calibration gave: of n answers those that it did not withhold, and how many are wrong.
 
     Only answers whose certificate holds count; uncertified: the number of the others. right: the rule for right answers
-    of the certificate; "" in outcomes without it, where F1 < `RIGHT` is wrong. interval: the exact `GIVEN_LEVEL`
-    interval of the share of the given answers that is wrong, None if none is given. promise: of the certificate, "" if
-    none holds. calibrated_on: of the n questions, those that the calibration was made from: they say nothing new.
+    of the certificate; "" where it is unknown or reads what was not measured, and F1 < `RIGHT` is wrong. interval: the
+    exact `GIVEN_LEVEL` interval of the share of the given answers that is wrong, None if none is given. promise: of the
+    certificate, "" if none holds. calibrated_on: of the n questions, those that the calibration was made from: they say
+    nothing new.
     """
 
     system: str
@@ -442,11 +443,12 @@ def _given(system: System, outcomes: Sequence[ScoredOutcome], questions: Iterabl
     certified = [outcome for outcome in promised if outcome.output["certificate"]["holds"]]
     given = [outcome for outcome in certified if not outcome.output["abstained"]]
     # older outcomes do not say by which rule an answer is right
-    right = [outcome.right if outcome.certified_right is None else outcome.certified_right for outcome in given]
+    by_rule = all(outcome.certified_right is not None for outcome in given)
+    right = [bool(outcome.certified_right) if by_rule else outcome.right for outcome in given]
     wrong = right.count(False)
     interval = risk_interval(wrong, len(given), GIVEN_LEVEL) if given else None
     certificate = certified[0].output["certificate"] if certified else {}
-    promise, rule = str(certificate.get("sentence", "")), str(certificate.get("right", ""))
+    promise, rule = str(certificate.get("sentence", "")), str(certificate.get("right", "")) if by_rule else ""
     uncertified = len(promised) - len(certified)
     known = _calibrated_on(system)
     old = {question.id for question in questions if known and hash_of(question.question) in known}

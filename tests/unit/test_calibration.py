@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from dubito.errors import UserFault
 from dubito.evals.answer_calibration import split
-from dubito.evals.answers import answer_rule
+from dubito.evals.answers import answer_rule, is_right
 from dubito.evals.calibration import best_threshold
+from dubito.evals.questions import GoldQuestion
 from dubito.state.calibration import Calibration, identity, is_calibration, settings_of
 from dubito.state.sunar import SunarContext
 from hypothesis import given
@@ -112,13 +113,31 @@ def test_the_questions_are_split_at_random_and_alike_each_time(count: int, holdo
         ("f1:0.5", "", False),
         ("exact", " ", False),
         ("f1:0.001", "Wyre", False),
+        ("cover_em:1", "It is the Lune, I think.", True),
+        ("cover_em:1", "Lunesdale", False),
+        ("accuracy:1", "the river Wye", True),
+        ("rouge_l:0.6", "river Lune", True),  # precision 1/2, recall 1: 2/3
+        ("rouge_l:0.7", "river Lune", False),
+        ("bleu:1", "Lune", True),
+        ("correctness:0.8", "Lune", False),  # it was not measured
     ],
 )
 def test_what_is_a_right_answer(rule: str, answer: str, right: bool) -> None:
-    assert answer_rule(rule)(answer, ["Wye", "Lune"]) is right
+    question = GoldQuestion("Which river?", ("Wye", "Lune"))
+    assert is_right(answer, question, answer_rule(rule)) is right
 
 
-@pytest.mark.parametrize("rule", ["", "em", "f1", "f1:", "f1:0", "f1:-1", "f1:1.1", "f1:nan", "f1:x", "exact:1"])
+@pytest.mark.parametrize(("answer", "right"), [("Wyre", True), (" ", False)])
+def test_a_judge_says_what_is_right(answer: str, right: bool) -> None:
+    question = GoldQuestion("Which river?", ("Wye", "Lune"))
+    assert is_right(answer, question, answer_rule("correctness:0.75"), {"correctness": 7 / 9}) is right
+    assert not is_right(answer, question, answer_rule("correctness:0.75"), {"correctness": 6 / 9})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["", "em", "f1", "f1:", "f1:0", "f1:-1", "f1:1.1", "f1:nan", "f1:x", "exact:1", "cover_em", "delta_seper:0.5"],
+)
 def test_rules_that_are_none(rule: str) -> None:
     with pytest.raises(UserFault, match="There is no rule"):
         answer_rule(rule)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from dubito.cli import app
-from dubito.evals.run_folder import RunQuestion, System
-from dubito.evals.store import Outcome
+from dubito.evals.run_folder import RESULTS, RunQuestion, System
+from dubito.evals.store import Outcome, Store
 from dubito.state.calibration import CascadeCalibration
 from dubito.state.df_rag import DFRagContext
 from dubito.state.escalate import EscalateContext
@@ -200,6 +200,76 @@ def test_the_share_of_questions_beyond_the_first_rung_may_be_promised_too(tmp_pa
     assert "--beyond is for the rungs of a cascade, and vanilla_rag is none: leave it out." in alone.stderr
 
 
+def test_the_tokens_of_a_question_may_be_promised_too(tmp_path: Path) -> None:
+    run = evaluation(tmp_path)
+    free = json.loads(calibrate(run, risk="0.25").stdout)
+    done = calibrate(run, "--tokens", "500", risk="0.25")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (free["tokens"], found["tokens"], found["tokens_counted"]) == (None, 500, 1100)
+    many = outcomes(8000, seed=2)
+    costs = [tried(list(one["thresholds"].items()), many, range(8000))["tokens"].expected for one in (free, found)]
+    assert costs[0] > 500 >= costs[1]
+    loaded = CascadeCalibration.read(tmp_path / "c.json", "escalate")
+    assert loaded.promise().endswith(
+        "And a question costs at most 500 tokens on average, where at most 1,100 of each are counted."
+    )
+
+    never = calibrate(run, "--tokens", "90", "--beyond", "0.01", risk="0.25")
+    assert json.loads(never.stdout)["error"]["message"] == (
+        "No thresholds can be certified that leave at most 0.01 of the questions to the rungs after vanilla_rag and "
+        "cost at most 90 tokens a question on average: give a larger --beyond or --tokens, more questions or a larger "
+        "--risk."
+    )
+    assert "give a number above 0" in json.loads(calibrate(run, "--tokens", "0").stdout)["error"]["message"]
+    alone = CliRunner().invoke(app, ["calibrate", "vanilla_rag", str(run), "--risk", "0.2", "--tokens", "500"])
+    assert "--tokens is for the rungs of a cascade, and vanilla_rag is none: leave it out." in alone.stderr
+
+
+def test_a_plan_says_how_many_questions_a_cascade_takes(tmp_path: Path) -> None:
+    run = evaluation(tmp_path)
+    found = json.loads(calibrate(run, "--plan", "0.6").stdout)
+    assert 50 < found["questions"] < 4000
+    assert found["oracle_risk"] < 0.15
+    assert found["oracle_coverage"] > 0.6
+    said = CliRunner().invoke(app, ["calibrate", "escalate", str(run), "--risk", "0.05", "--plan", "0.99"]).stdout
+    assert "No number of questions is enough" in said
+    assert "Of 400 questions the rungs answer" in said
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_a_judge_may_say_what_is_right(tmp_path: Path) -> None:
+    """The answers are sentences, so that no F1 reaches 0.5; the judge gives those with the right name 8 of 10."""
+    short = outcomes()
+
+    def in_a_sentence(one: Outcome) -> Outcome:
+        output = one.output or {}
+        return replace(one, output={**output, "answer": f"It is, I think, {output['answer']}, as one passage says."})
+
+    run = evaluation(tmp_path, [in_a_sentence(one) for one in short])
+    measured = "is measured of finished answers: give the folder of an evaluation with --metric"
+    unmeasured = json.loads(calibrate(run, "--right", "correctness:0.7").stdout)["error"]["message"]
+    assert unmeasured == f"correctness {measured} llm-judge."
+    with Store(run / RESULTS, new=True) as store:
+        for one in short:
+            right = str((one.output or {})["answer"]).startswith("name")
+            store.measured(one.system, one.question, "llm_judge", {"correctness": 7 / 9 if right else 2 / 9})
+    assert calibrate(run).exit_code == 2
+    judged = json.loads(calibrate(run, "--right", "correctness:0.7").stdout)
+    (tmp_path / "short").mkdir()
+    by_f1 = json.loads(calibrate(evaluation(tmp_path / "short", short)).stdout)
+    assert judged["right"] == "correctness:0.7"
+    assert judged["held_back"] == by_f1["held_back"]
+
+    more = ["--risk", "0.3", "--right", "correctness:0.7", "--out", str(tmp_path / "one.json"), "--json"]
+    alone = CliRunner().invoke(app, ["calibrate", "vanilla_rag", str(run), "--system", "plain", *more])
+    assert json.loads(alone.stdout)["n"] == 300
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?", "answers": ["Ada"]}\n')
+    asked_first = ["vanilla_rag", str(tmp_path / "q.jsonl"), "--risk", "0.3", "--right", "bertscore:0.9", "--json"]
+    unasked = json.loads(CliRunner().invoke(app, ["calibrate", *asked_first]).stdout)["error"]["message"]
+    assert unasked == f"bertscore {measured} bertscore:model=NAME."
+
+
 def test_what_the_rungs_say_is_worth_nothing_if_it_does_not_depend_on_being_right(tmp_path: Path) -> None:
     done = calibrate(evaluation(tmp_path, outcomes(blind=True)))
     assert done.exit_code == 2
@@ -318,7 +388,8 @@ def test_rungs_that_answered_from_different_corpora_are_no_cascade(tmp_path: Pat
 
 
 REFUSED = [
-    *(([name, "0.5"], "A cascade is calibrated for a risk alone: give") for name in ("--plan", "--keep", "--average")),
+    *(([name, "0.5"], "A cascade is calibrated for a risk alone: give") for name in ("--keep", "--average")),
+    (["--plan", "0.5", "--tokens", "500"], "--plan is for the risk alone: leave --beyond and --tokens out."),
     (["--system", "plain"], "leave it out for escalate, and for a file of questions."),
     (["--set", "rungs=vanilla_rag"], "A cascade has two rungs or more: evaluate several of cot, vanilla_rag,"),
     (["--set", "rungs=cot,vanilla_rag,df_rag,sunar,seakr"], "A cascade of 5 rungs is too long to calibrate"),
