@@ -14,8 +14,8 @@ from .questions import GoldQuestion
 Standard = Literal["squad", "longbench"]
 """Both normalise alike. If nothing is left of both answer and gold answer, F1 is 1 in SQuAD and 0 in LongBench."""
 
-MEASURED = ("correctness", "bertscore")
-"""Metrics that a model measures of the answers of a finished run, so that a rule can read them there only."""
+MEASURED = {"correctness": "llm-judge", "bertscore": "bertscore:model=NAME"}
+"""Metrics that a model measures of a run's answers, so that a rule can read them there only, and what `--metric` is."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -85,8 +85,8 @@ def answer_rule(name: str) -> AnswerRule:
         bound = 0.0
     if not 0 < bound <= 1:
         raise UserFault(
-            f"There is no rule '{name}' for right answers: use exact, or f1:T with T above 0 and at most 1, or another "
-            f"metric in place of f1: {', '.join([*_RULES, *MEASURED][1:])}."
+            f"There is no rule '{name}' for right answers: use exact, or METRIC:T with T above 0 and at most 1. The "
+            f"metrics are {', '.join([*_RULES, *MEASURED])}."
         )
     return AnswerRule(metric, bound)
 
@@ -103,8 +103,6 @@ def is_right(
         return False
     if rule.metric in MEASURED:
         return ((measured or {}).get(rule.metric) or 0.0) >= rule.least
-    if rule.metric == "exact_match":
-        return exact_match(answer, question.answers) >= rule.least
     return _RULES[rule.metric](answer, question) >= rule.least
 
 
@@ -215,6 +213,7 @@ def _longest_common(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 _RULES: Mapping[str, Callable[[str, GoldQuestion], float]] = {
+    "exact_match": lambda answer, question: exact_match(answer, question.answers),
     "f1": lambda answer, question: f1(answer, question.answers),
     "cover_em": lambda answer, question: cover_em(answer, question.answers),
     "accuracy": accuracy,

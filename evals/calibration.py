@@ -80,8 +80,10 @@ def judged(
 
 def not_measured(rule: AnswerRule) -> str:
     """What to do about a rule whose metric was not measured."""
-    metric = {"correctness": "llm-judge", "bertscore": "bertscore:model=NAME"}[rule.metric]
-    return f"{rule.metric} is measured of finished answers: give the folder of an evaluation with --metric {metric}."
+    return (
+        f"{rule.metric} is measured of finished answers: give the folder of an evaluation with --metric "
+        f"{MEASURED[rule.metric]}."
+    )
 
 
 @dataclass(frozen=True)

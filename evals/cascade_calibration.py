@@ -88,9 +88,9 @@ def calibrate_cascade(
 
     hashes: of the questions; corpus: the hash of its chunks, if it is known. Where a rung failed, it counts as giving a
     wrong answer: the certificate is for runs without a failure, and those that fail may be the harder ones or the
-    easier. Each rung alone is certified too, for comparison. Raises `UserFault` if nothing can be certified, for rungs
-    that cannot be one cascade, and for options that a cascade does not have. With `given.plan` nothing is saved: the
-    report says how many questions it takes.
+    easier. Each rung alone is certified too, for comparison. With `given.plan` nothing is saved: the report says how
+    many questions it takes. Raises `UserFault` if nothing can be certified, for rungs that cannot be one cascade, for
+    options that a cascade does not have, and with `given.beyond` or `given.tokens` if a question failed.
     """
     risk = _risk_of(given)
     context = cascade_context(rungs)
@@ -107,20 +107,25 @@ def calibrate_cascade(
     if given.plan is not None:
         rows = np.concatenate([unlearned, held])
         return _planned(tables, rows, given, risk, given.plan)
+    limits = {"--beyond": given.beyond, "--tokens": given.tokens}
+    limited = [option for option, limit in limits.items() if limit is not None]
+    if limited and (failed := sum(any(one.failed for one in row) for row in zip(*answers, strict=True))):
+        # counted as answered by its rung it would seem cheaper than a run that does not fail
+        raise UserFault(
+            f"{counted(failed, 'question')} failed, and {' and '.join(limited)} can be promised of evaluations without "
+            "failures only: ask them again with dubito eval --resume and --retry-failed."
+        )
     certify = partial(certified_cascade, alpha=risk, confidence=given.confidence, seed=given.seed)
     certified = certify(u[used], wrong[used], tokens[used], beyond=given.beyond, mean_cost=given.tokens)
     if certified is None:
-        limits = []
-        if given.beyond is not None:
-            limits.append(
-                (f"leave at most {given.beyond:g} of the questions to the rungs after {rungs[0].graph}", "beyond")
-            )
-        if given.tokens is not None:
-            limits.append((f"cost at most {given.tokens:,.0f} tokens a question on average", "tokens"))
-        if limits and certify(u[used], wrong[used], tokens[used]) is not None:
+        if limited and certify(u[used], wrong[used], tokens[used]) is not None:
+            words = {
+                "--beyond": f"leave at most {given.beyond} of the questions to the rungs after {rungs[0].graph}",
+                "--tokens": f"cost at most {given.tokens or 0:,g} tokens a question on average",
+            }
             raise UserFault(
-                f"No thresholds can be certified that {' and '.join(limit for limit, _ in limits)}: give a larger "
-                f"{either([f'--{option}' for _, option in limits])}, more questions or a larger --risk."
+                f"No thresholds can be certified that {' and '.join(words[option] for option in limited)}: give a "
+                f"larger {either(limited)}, more questions or a larger --risk."
             )
         raise UserFault(nothing_certified(u[used], wrong[used], given, contexts))
     thresholds = dict(zip(context.names, certified.thresholds, strict=True))
@@ -134,7 +139,7 @@ def calibrate_cascade(
         combinations=combinations,
         beyond=given.beyond,
         tokens=given.tokens,
-        tokens_counted=None if given.tokens is None else certified.most_cost,
+        tokens_counted=certified.most_cost,
         signal=COMBINED if combinations else ", ".join(dict.fromkeys(signal_of(rung.judged) for rung in rungs)),
         alpha=risk,
         confidence=given.confidence,

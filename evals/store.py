@@ -130,7 +130,20 @@ class _Steps(_Checked):
     steps: list[_Step]
 
 
-_SHAPES: Mapping[str, type[_Checked]] = {"seper": _SePer, "seper_steps": _Steps}
+class _Scores(_Checked):
+    contribution: FiniteFloat | None = None
+    correctness: FiniteFloat | None = None
+    correctness_without: FiniteFloat | None = None
+    delta_correctness: FiniteFloat | None = None
+    bertscore: FiniteFloat | None = None
+
+
+_SHAPES: Mapping[str, type[_Checked]] = {
+    "seper": _SePer,
+    "seper_steps": _Steps,
+    "llm_judge": _Scores,
+    "bertscore": _Scores,
+}
 """The shapes of the measurements that reports read, by metric."""
 
 

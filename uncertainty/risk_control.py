@@ -77,8 +77,8 @@ class CertifiedCascade(NamedTuple):
 
     answered, errors: counts among the n questions of the testing part; p_value: of the hypothesis "risk > α".
     mean_cost: the mean over these n questions of the costs of the rungs that were run. beyond: how many of the n
-    questions the first rung does not answer. most_cost: the most that is counted of a question's cost in a promise of
-    the mean.
+    questions the first rung does not answer. most_cost: the most that is counted of a question's cost in the promise of
+    the mean; None without one.
     """
 
     thresholds: tuple[float, ...]
@@ -88,7 +88,7 @@ class CertifiedCascade(NamedTuple):
     p_value: float
     mean_cost: float
     beyond: int
-    most_cost: float
+    most_cost: float | None
 
 
 class Interval(NamedTuple):
@@ -180,9 +180,10 @@ def certified_cascade(
     uncertainties: [n, rungs], 1 to 4 rungs; NaN and inf: this rung passes the question on. wrong: [n, rungs] bool: is
     the rung's answer wrong? costs: [n, rungs], at least 0, in any unit (tokens, seconds). beyond: a second risk, in
     (0, 1): also promise that the first rung leaves at most this share of all questions to the others. mean_cost: a
-    further one, above 0: also promise that the costs of a question are at most this on average. Of each rung's cost no
-    more is counted than the most in the learning part, since a mean without a bound cannot be tested; the p-value is
-    that of Hoeffding (1963, eq. 2.1), exp(−n kl(mean, limit)). A vector is safe if the largest p-value says so.
+    further one, above 0: also promise that the costs of a question are at most this on average. A mean
+    without a bound cannot be tested, so no more is counted of a question than its rungs cost at most in the learning
+    part, or twice the limit if that is more. The p-value is that of Hoeffding (1963, eq. 2.1), exp(−n kl(mean, limit)).
+    A vector is safe if the largest of these p-values says so.
     Returns None if nothing can be certified. Raises `UserFault`, a ValueError, as `certified_threshold` does.
     """
     calibration = _Calibration(uncertainties, wrong, costs, seed)
@@ -436,9 +437,9 @@ class _Calibration:
         if beyond is not None:
             p_values = np.maximum(p_values, binomial_p(tested.beyond, np.full(len(path), self.n), beyond))
         if mean_cost is not None:
-            u, wrong, costs = self.testing
-            counted = _outcomes(path, u, wrong, np.minimum(costs, self.most)).cost / self.n
-            p_values = np.maximum(p_values, self._mean_cost_p(counted, path, mean_cost))
+            u, _, costs = self.testing
+            counted = np.minimum(_question_costs(path, u, costs), self._most_cost(path, mean_cost)[:, None])
+            p_values = np.maximum(p_values, self._mean_cost_p(counted.mean(axis=1), path, mean_cost))
         # 1 − 0.9 is a little below 0.1
         kept = np.flatnonzero(p_values > (1 - confidence) * (1 + 1e-12))
         last = int(kept[0] if len(kept) else len(path)) - 1
@@ -452,26 +453,24 @@ class _Calibration:
             float(p_values[last]),
             float(tested.cost[last]) / self.n,
             int(tested.beyond[last]),
-            float(self._most_cost(path[last])),
+            None if mean_cost is None else float(self._most_cost(path[last], mean_cost)),
         )
 
-    def _most_cost(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The most that is counted of a question's cost with each vector, [...]; vectors: [..., rungs]."""
-        return np.asarray((vectors > -np.inf) @ self.most)
+    def _most_cost(self, vectors: NDArray[np.float64], allowed: float) -> NDArray[np.float64]:
+        """The most that is counted of a question's cost with each vector, [...]; vectors: [..., rungs].
+
+        If it were below twice what is allowed, little or nothing would be promised.
+        """
+        return np.asarray(np.maximum((vectors > -np.inf) @ self.most, 2 * allowed))
 
     def _mean_cost_p(
         self, means: NDArray[np.float64], vectors: NDArray[np.float64], allowed: float
     ) -> NDArray[np.float64]:
         """Hoeffding's p-value of "the mean cost is above `allowed`", [V]. means: of the n questions' counted costs."""
-        most = np.maximum(self._most_cost(vectors), 1e-300)
-        limit = np.minimum(allowed / most, 1.0)
-        mean = np.minimum(means / most, limit)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            below = np.where(mean > 0, mean * np.log(mean / limit), 0.0)
-            above = (1 - mean) * np.log((1 - mean) / (1 - limit))
-            p_values = np.exp(-self.n * (below + above))
-        # what cannot cost more needs no test
-        return np.asarray(np.where(limit >= 1, 0.0, p_values))
+        most = self._most_cost(vectors, allowed)
+        limit, mean = allowed / most, np.minimum(means, allowed) / most
+        below = mean * np.log(np.maximum(mean, 1e-300) / limit)
+        return np.asarray(np.exp(-self.n * (below + (1 - mean) * np.log((1 - mean) / (1 - limit)))))
 
     def _path(self, alpha: float, besides: NDArray[np.float64], most: float) -> list[int]:
         """From the vector with the least expected p-value towards more answers: little risk, and small changes.
@@ -534,6 +533,17 @@ def _outcomes(
             if rung == 0:
                 beyond[part] = waiting.sum(axis=1)
     return _Outcomes(answered, errors, cost, beyond)
+
+
+def _question_costs(
+    vectors: NDArray[np.float64], u: NDArray[np.float64], costs: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What each question costs with each vector, [V, m]. vectors: [V, rungs]; u, costs: [m, rungs]."""
+    spent, waiting = np.zeros((len(vectors), len(u))), np.ones((len(vectors), len(u)), dtype=bool)
+    for rung, thresholds in enumerate(vectors.T):
+        spent += (waiting & (thresholds > -np.inf)[:, None]) * costs[:, rung]
+        waiting &= u[:, rung] > thresholds[:, None]
+    return spent
 
 
 def _expected_log_p(

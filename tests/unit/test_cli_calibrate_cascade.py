@@ -60,6 +60,10 @@ def outcomes(count: int = QUESTIONS, seed: int = 1, *, blind: bool = False) -> l
     return found
 
 
+def failed(one: Outcome) -> Outcome:
+    return replace(one, output=None, error={"type": "ModelUnavailable", "message": "No.", "unavailable": True})
+
+
 def evaluation(folder: Path, results: Sequence[Outcome] | None = None, **about: Any) -> Path:
     chosen = outcomes() if results is None else results
     made(folder / "run", systems(), questions(), chosen, corpus="pooled", **about)[1].close()
@@ -196,8 +200,6 @@ def test_the_share_of_questions_beyond_the_first_rung_may_be_promised_too(tmp_pa
         "No thresholds can be certified that leave at most 0.01 of the questions to the rungs after"
     )
     assert "give a number between 0 and 1" in json.loads(calibrate(run, "--beyond", "2").stdout)["error"]["message"]
-    alone = CliRunner().invoke(app, ["calibrate", "vanilla_rag", str(run), "--risk", "0.2", "--beyond", "0.5"])
-    assert "--beyond is for the rungs of a cascade, and vanilla_rag is none: leave it out." in alone.stderr
 
 
 def test_the_tokens_of_a_question_may_be_promised_too(tmp_path: Path) -> None:
@@ -222,8 +224,20 @@ def test_the_tokens_of_a_question_may_be_promised_too(tmp_path: Path) -> None:
         "--risk."
     )
     assert "give a number above 0" in json.loads(calibrate(run, "--tokens", "0").stdout)["error"]["message"]
-    alone = CliRunner().invoke(app, ["calibrate", "vanilla_rag", str(run), "--risk", "0.2", "--tokens", "500"])
-    assert "--tokens is for the rungs of a cascade, and vanilla_rag is none: leave it out." in alone.stderr
+
+
+@pytest.mark.parametrize(("option", "value"), [("--beyond", "0.6"), ("--tokens", "500")])
+def test_a_second_promise_is_of_cascades_without_failures(tmp_path: Path, option: str, value: str) -> None:
+    results = [failed(one) if place == 8 else one for place, one in enumerate(outcomes())]
+    run = evaluation(tmp_path, results)
+    assert calibrate(run, risk="0.25").exit_code == 0
+    message = json.loads(calibrate(run, option, value, risk="0.25").stdout)["error"]["message"]
+    assert message == (
+        f"1 question failed, and {option} can be promised of evaluations without failures only: ask them again with "
+        "dubito eval --resume and --retry-failed."
+    )
+    alone = CliRunner().invoke(app, ["calibrate", "vanilla_rag", str(run), "--risk", "0.2", option, value])
+    assert f"{option} is for the rungs of a cascade, and vanilla_rag is none: leave it out." in alone.stderr
 
 
 def test_a_plan_says_how_many_questions_a_cascade_takes(tmp_path: Path) -> None:
@@ -232,6 +246,10 @@ def test_a_plan_says_how_many_questions_a_cascade_takes(tmp_path: Path) -> None:
     assert 50 < found["questions"] < 4000
     assert found["oracle_risk"] < 0.15
     assert found["oracle_coverage"] > 0.6
+    (tmp_path / "failing").mkdir()
+    half = [failed(one) if one.system == "plain" and place % 4 == 0 else one for place, one in enumerate(outcomes())]
+    failing = json.loads(calibrate(evaluation(tmp_path / "failing", half), "--plan", "0.6").stdout)
+    assert failing["questions"] > found["questions"], "of the first rung half failed, so it is of no use"
     said = CliRunner().invoke(app, ["calibrate", "escalate", str(run), "--risk", "0.05", "--plan", "0.99"]).stdout
     assert "No number of questions is enough" in said
     assert "Of 400 questions the rungs answer" in said
@@ -283,10 +301,7 @@ def test_a_rung_that_failed_counts_as_one_that_gives_a_wrong_answer(
     tmp_path: Path, one_of: int, *, is_run: bool
 ) -> None:
     results = [
-        replace(one, output=None, error={"type": "ModelUnavailable", "message": "No.", "unavailable": True})
-        if one.system == "plain" and place % one_of == 0
-        else one
-        for place, one in enumerate(outcomes())
+        failed(one) if one.system == "plain" and place % one_of == 0 else one for place, one in enumerate(outcomes())
     ]
     done = calibrate(evaluation(tmp_path, results))
     assert done.exit_code == 0, done.output

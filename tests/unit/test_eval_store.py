@@ -192,12 +192,12 @@ def test_a_damaged_row_is_told_and_the_others_can_be_kept(tmp_path: Path, column
     assert repair(path) is None
 
 
-@pytest.mark.parametrize("metric", ["seper", "seper_steps"])
+@pytest.mark.parametrize("metric", ["seper", "seper_steps", "llm_judge", "bertscore"])
 def test_a_damaged_measurement_is_told_and_left_out(tmp_path: Path, metric: str):
     path = tmp_path / "r.sqlite"
     with Store(path, new=True) as store:
         store.add(ANSWERED)
-        store.measured("a", "q/1", metric, {"delta": "much", "steps": 3})
+        store.measured("a", "q/1", metric, {"delta": "much", "steps": 3, "correctness": "high", "bertscore": "high"})
         with pytest.raises(UserFault, match=f"the {metric} of 'q/1' for 'a' cannot be read"):
             store.check()
     repaired = repair(path)

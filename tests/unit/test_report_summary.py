@@ -495,6 +495,21 @@ def test_the_answers_given_are_judged_by_the_rule_of_their_calibration(tmp_path,
     assert (one.wrong, one.right) == (wrong, rule)
 
 
+@pytest.mark.parametrize(("rated", "wrong", "right"), [(True, 1, "correctness:0.7"), (False, 2, "")])
+def test_the_answers_given_are_judged_by_what_was_measured_of_them_or_by_f1(
+    tmp_path, rated: bool, wrong: int, right: str
+):
+    """By F1 the second and the third answer are wrong; the judge takes the second for right, if it was asked."""
+    certificate = {"sentence": "At most 20%.", "holds": True, "right": "correctness:0.7"}
+    given = outcomes("a", "rww..", certificate=certificate, abstained=False)
+    bench, store = made(tmp_path / "run", TWO, QUESTIONS, given)
+    with store:
+        for one, rating in zip(given[:3] if rated else [], (0.9, 0.8, 0.1), strict=rated):
+            store.measured(one.system, one.question, "llm_judge", {"correctness": rating})
+        (one,) = summary_of(bench, store).sections[0].given
+    assert (one.given, one.wrong, one.right) == (3, wrong, right)
+
+
 def test_an_unanswerable_question_has_no_right_answer_in_a_calibration(tmp_path):
     certificate = {"sentence": "At most 20%.", "holds": True, "right": "f1:0.5"}
     unknown = answered("a", "q1", "unknown", certificate=certificate, abstained=False)

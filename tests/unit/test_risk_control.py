@@ -255,16 +255,42 @@ def test_the_mean_cost_is_kept_as_often_as_promised() -> None:
         part = u[:300], wrong[:300], costs[:300]
         found = certified_cascade(*part, alpha=0.25, confidence=0.9, seed=world, mean_cost=6.0)
         if found is not None:
+            assert found.most_cost is not None
             first, second = found.thresholds
-            paid = costs[300:, 0] * (first > -np.inf) + np.where(u[300:, 0] > first, costs[300:, 1], 0) * (
-                second > -np.inf
-            )
+            later = np.where(u[300:, 0] > first, costs[300:, 1], 0)
+            paid = costs[300:, 0] * (first > -np.inf) + later * (second > -np.inf)
             promised += 1
             kept += bool(np.minimum(paid, found.most_cost).mean() <= 6.0)
             assert found.mean_cost < 6.0
             assert found.most_cost <= 21
     assert promised > 150
     assert promised - kept <= 20
+
+
+def test_the_path_begins_where_both_promises_are_clear() -> None:
+    """Where the first rung may leave 0.6, the risk alone is clearest where it leaves about that: a coin's toss."""
+    certified = 0
+    for world in range(100):
+        rng = np.random.default_rng(world)
+        rungs = [drawn(rng, 300, 0.6, 1.5), drawn(rng, 300, 0.75, 1.5)]
+        u, wrong = (np.stack(column, axis=1) for column in zip(*rungs, strict=True))
+        certified += (
+            certified_cascade(u, wrong, np.ones((300, 2)), alpha=0.2, confidence=0.9, seed=world, beyond=0.6)
+            is not None
+        )
+    assert certified > 62
+
+
+def test_of_a_cost_no_more_is_counted_than_the_most_in_the_learning_part() -> None:
+    """All answers are right; they cost 1 or 4, and one that only tests costs a million."""
+    u, costs = np.random.default_rng(3).random((200, 1)), np.where(np.arange(200)[:, None] % 2, 1.0, 4.0)
+    costs[learning_part(200, 0)[1][0]] = 1e6
+    certified = partial(certified_cascade, u, np.zeros((200, 1)), costs, alpha=0.2, confidence=0.9, seed=0)
+    assert certified(mean_cost=2.4) is None
+    found = certified(mean_cost=3.5)
+    assert found is not None
+    assert found.most_cost == 7, "twice the limit, since what was seen is less"
+    assert found.mean_cost > 5000
 
 
 @pytest.mark.parametrize(("mean", "p"), [(0.25, (16 / 27) ** 0.5), (0.5, 1.0), (0.0, 0.25)])
@@ -274,7 +300,8 @@ def test_the_p_value_of_a_mean_cost_is_hoeffdings(mean: float, p: float) -> None
     calibration.n, calibration.most = 2, np.array([4.0])
     found = calibration._mean_cost_p(np.array([4 * mean]), np.array([[0.0]]), 2.0)
     assert found.tolist() == pytest.approx([p])
-    assert calibration._mean_cost_p(np.array([4.0]), np.array([[0.0]]), 4.0) == 0
+    # of a mean that is allowed nothing follows, though no question cost more
+    assert calibration._mean_cost_p(np.array([4.0]), np.array([[0.0]]), 4.0) == 1
 
 
 def test_the_first_rung_answers_more_where_it_may_leave_less() -> None:
