@@ -36,12 +36,13 @@ EXAMPLES = (
     "dubito eval df_rag vanilla_rag --dataset hotpotqa:dev.json --metric seper",
     "dubito eval vanilla_rag --calibration vanilla_rag.calibration.json --dataset new.jsonl --corpus notes.index",
     "dubito eval --resume my.run",
+    "dubito eval --resume my.run --metric seper",
     "dubito eval --config my.run/run.yaml",
 )
 
 MAY_DIFFER = {
     "resume", "retry_failed", "repair", "config_file", "quiet", "as_json",
-    "at_once", "ray", "workers", "replica", "otlp",
+    "at_once", "ray", "workers", "replica", "otlp", "metric",
 }  # fmt: skip
 """The options of a resumed run. It has all others from its folder."""
 
@@ -87,7 +88,11 @@ def evaluate(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A further metric, repeatable: seper, seper-steps, llm-judge, bertscore."),
+        typer.Option(
+            metavar="NAME",
+            help="A further metric, repeatable: seper, seper-steps, llm-judge, bertscore. With --resume: beside those "
+            "that the run has.",
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Only N questions of each dataset, drawn with the seed.")
@@ -140,7 +145,8 @@ def evaluate(
         raise UserFault("--workers needs --ray ADDRESS: name the cluster, or leave --workers out.")
     if resume is not None:
         refuse_others(context, MAY_DIFFER, "--resume goes on with a run as it was made")
-        evaluating.resume(resume.expanduser(), options, as_many_at_once="at_once" not in typed)
+        added = (metric or []) if "metric" in typed else []
+        evaluating.resume(resume.expanduser(), added, options, as_many_at_once="at_once" not in typed)
         return
     if retry_failed:
         raise UserFault("--retry-failed needs --resume DIR: name the run whose failed questions are asked again.")

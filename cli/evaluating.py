@@ -31,7 +31,7 @@ from ..evals.on_ray import workers
 from ..evals.reports.write import write_reports
 from ..evals.run_folder import EvaluationRun, EvaluationTask, System, spread
 from ..evals.runner import Ask, Asker, resources_with_memory, unfinished
-from ..evals.store import Store
+from ..evals.store import OUTCOMES, Store
 from ..graphs.context_from_text import context_for
 from ..graphs.registry import context_type, graph_named, takes_a_plain_question
 from ..models.background import run_in_background
@@ -104,9 +104,8 @@ def evaluate_anew(
     if not specs or not datasets:
         missing = "system" if not specs else "--dataset, such as --dataset hotpotqa:dev.json"
         raise UserFault(f"Name at least one {missing}.")
-    for metric in kept["metrics"]:
-        _metric_settings(metric)
-    if "seper-steps" in [metric.partition(":")[0] for metric in kept["metrics"]] and not kept["traces"]:
+    _check_metrics(kept["metrics"])
+    if "seper-steps" in map(_kind, kept["metrics"]) and not kept["traces"]:
         raise UserFault("seper-steps reads the traces: leave --no-traces out.")
     made = corpus if corpus in {run_folder.POOLED, run_folder.OWN} else None
     settings = settings if made else {**settings, "corpus": corpus}
@@ -125,13 +124,32 @@ def evaluate_anew(
     _carry_out(run, options)
 
 
-def resume(folder: Path, options: RunOptions, *, as_many_at_once: bool) -> None:
-    """Ask the questions of a run that have no outcome yet. as_many_at_once: as before, whatever the options say."""
+def resume(folder: Path, metrics: Sequence[str], options: RunOptions, *, as_many_at_once: bool) -> None:
+    """Ask the questions of a run that have no outcome yet, and measure what is not measured yet.
+
+    metrics: measured beside the run's own; as_many_at_once: as before, whatever the options say. Raises `UserFault` for
+    a metric that the run has with other settings, and for one of what the run has not kept.
+    """
     _check_packages()
     run = run_folder.read(folder)
+    added = [metric for metric in metrics if metric not in run.metrics]
+    _check_metrics(added)
+    for metric in added:
+        if same := next((one for one in run.metrics if _kind(one) == _kind(metric)), None):
+            raise UserFault(
+                f"'{folder}' has {same} already, and keeps one value of {_kind(metric)} for each answer: measure "
+                f"{metric} in a copy of the folder."
+            )
+        if _kind(metric) == "seper-steps" and not run.about.get("traces", True):
+            raise UserFault(f"seper-steps reads the traces, and '{folder}' has none: evaluate again with traces.")
+        if _kind(metric) != "bertscore" and (folder / OUTCOMES).exists():
+            raise UserFault(
+                f"{_kind(metric)} reads the passages, and '{folder}' was kept without them: measure it in the run that "
+                "dubito report --keep was given."
+            )
     if as_many_at_once:
         options = replace(options, at_once=run.about.get("at_once", options.at_once))
-    _carry_out(run, options)
+    _carry_out(run, options, added)
 
 
 def _check_packages() -> None:
@@ -142,27 +160,36 @@ def _check_packages() -> None:
 
 def _describe(run: EvaluationRun, asked: Mapping[str, Any], options: RunOptions) -> None:
     """Write the run as a configuration file that repeats it: each system with all its settings."""
-    import yaml  # noqa: PLC0415 - slow to import
-
     left_out = {"corpus"} if run.about["corpus"] else set()
     systems = {
         system.label: {"graph": system.graph, **{k: v for k, v in system.context.items() if k not in left_out}}
         for system in run.systems
     }
     more = {
-        "metric": list(run.about["metrics"]),
+        "metric": list(run.metrics),
         **{name: run.about[name] for name in ("seed", "standard", "traces", "memory")},
         **{name: getattr(options, name) for name in ("at_once", "ray", "workers")},
         "replica": list(options.replicas),
     }
-    seper = {name: found.value for name, found in SePerContext.configured().items()} if run.about["metrics"] else {}
-    described = {"seper": seper, "eval": {"systems": systems, **asked, **more}}
-    described = {
-        table: {name: value for name, value in entries.items() if value not in (None, [])}
-        for table, entries in described.items()
-        if entries
-    }
-    text = yaml.safe_dump(described, sort_keys=False, allow_unicode=True)
+    entries = {"systems": systems, **asked, **more}
+    _write_description(run, {"eval": {name: value for name, value in entries.items() if value not in (None, [])}})
+
+
+def _describe_metrics(run: EvaluationRun) -> None:
+    """Write the run's metrics into its description, if it has one."""
+    import yaml  # noqa: PLC0415 - slow to import
+
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, yaml.YAMLError, LookupError, TypeError):
+        described = yaml.safe_load((run.folder / DESCRIPTION).read_text(encoding="utf-8"))
+        described["eval"]["metric"] = list(run.metrics)
+        _write_description(run, described)
+
+
+def _write_description(run: EvaluationRun, described: Mapping[str, Any]) -> None:
+    import yaml  # noqa: PLC0415 - slow to import
+
+    seper = {name: found.value for name, found in SePerContext.configured().items()} if run.metrics else {}
+    text = yaml.safe_dump({**({"seper": seper} if seper else {}), **described}, sort_keys=False, allow_unicode=True)
     (run.folder / DESCRIPTION).write_text(
         f"# dubito eval --config THIS-FILE repeats this run\n{text}", encoding="utf-8"
     )
@@ -215,6 +242,22 @@ def systems_of(
         if causes and all(causes):
             raise UserFault(f"{name} has no effect in any system: change {causes[0]}, or leave {name} out.")
     return [System(label, name, context) for (label, name, _), (context, _) in zip(parsed, contexts, strict=True)]
+
+
+def _check_metrics(metrics: Sequence[str]) -> None:
+    """Raise `UserFault` for an unknown metric, a wrong setting, and a metric with two sets of settings."""
+    for metric in metrics:
+        _metric_settings(metric)
+        if other := next((one for one in metrics if one != metric and _kind(one) == _kind(metric)), None):
+            raise UserFault(
+                f"A run keeps one value of {_kind(metric)} for each answer: leave {metric} or {other} out, or measure "
+                "one of them in a copy of the folder (--resume COPY --metric ...)."
+            )
+
+
+def _kind(metric: str) -> str:
+    """The metric without its settings."""
+    return metric.partition(":")[0]
 
 
 def _metric_settings(metric: str) -> dict[str, Any]:
@@ -276,11 +319,12 @@ def _context(
     return context_for(graph, chosen, [*own, *shared]).model_dump(mode="json"), unused
 
 
-def _carry_out(run: EvaluationRun, options: RunOptions) -> None:
+def _carry_out(run: EvaluationRun, options: RunOptions, added: Sequence[str] = ()) -> None:
+    """Ask the open questions, measure, and write the reports. added: metrics that run.json does not name yet."""
     screen = console()
     with run_folder.exclusive_lock(run.folder), open_store(run.results, repairing=options.repair) as store:
         with contextlib.redirect_stdout(sys.stderr) if options.as_json else contextlib.nullcontext():
-            _ask_and_measure(run, store, screen, options)
+            _ask_and_measure(run, store, screen, options, added)
         outcomes = list(store.outcomes())
         failed = [outcome for outcome in outcomes if outcome.error is not None]
         written = write_reports(run, store)
@@ -295,7 +339,9 @@ def _carry_out(run: EvaluationRun, options: RunOptions) -> None:
         show_written(screen, run, written, as_json=options.as_json)
 
 
-def _ask_and_measure(run: EvaluationRun, store: Store, screen: Console, options: RunOptions) -> None:
+def _ask_and_measure(
+    run: EvaluationRun, store: Store, screen: Console, options: RunOptions, added: Sequence[str]
+) -> None:
     tasks = run.tasks() if not options.replicas else spread(run.tasks(), options.replicas)
     resources = resources_with_memory(CallMemory(run.calls) if run.about.get("memory", True) else None, run.seed)
     with progress(
@@ -307,13 +353,17 @@ def _ask_and_measure(run: EvaluationRun, store: Store, screen: Console, options:
         as_json=options.as_json,
         resume=f"go on with dubito eval --resume {run.folder}",
     ) as bar:
-        if unfinished(tasks, store, retry_failed=options.retry_failed):
-            for metric in run.about.get("metrics", []):
-                run_in_background(_open_metric(metric, run, resources))
+        are_unfinished = bool(unfinished(tasks, store, retry_failed=options.retry_failed))
+        for metric in [*(run.metrics if are_unfinished else ()), *added]:
+            run_in_background(_open_metric(metric, run, resources))
+        if added:
+            run = run.with_entries(metrics=[*run.metrics, *added])
+            _describe_metrics(run)
+        if are_unfinished:
             _know_corpora(run, store, bar, resources, on_workers=options.ray is not None)
             with _asker(run, bar, resources, options) as ask:
                 ask_unfinished(tasks, ask, store, bar, at_once=options.at_once, retry_failed=options.retry_failed)
-        for metric in run.about.get("metrics", []):
+        for metric in run.metrics:
             _measure(metric, run, store, bar, resources, at_once=options.at_once)
 
 
@@ -322,7 +372,7 @@ async def _open_metric(metric: str, run: EvaluationRun, resources: Resources) ->
 
     A server that does not answer now may answer when the questions are done.
     """
-    settings, kind = _metric_settings(metric), metric.partition(":")[0]
+    settings, kind = _metric_settings(metric), _kind(metric)
     if kind == "bertscore":
         await _bert_scorer(settings["model"], int(settings.get("layer", 0))).open()
         return
@@ -367,7 +417,7 @@ def _know_corpora(run: EvaluationRun, store: Store, bar: Bar, resources: Resourc
         )
     now = {label: name for label, name in known.items() if label not in answered}
     if run.known_by != (all_known := {**now, **kept}):
-        run.with_known_by(all_known)
+        run.with_entries(known_by=all_known)
 
 
 @contextlib.contextmanager
@@ -384,7 +434,7 @@ def _asker(run: EvaluationRun, bar: Bar, resources: Resources, options: RunOptio
 
 
 def _measure(metric: str, run: EvaluationRun, store: Store, bar: Bar, resources: Resources, *, at_once: int) -> None:
-    settings, kind = _metric_settings(metric), metric.partition(":")[0]
+    settings, kind = _metric_settings(metric), _kind(metric)
 
     def on_progress(done: int, total: int) -> None:
         bar.prepare(metric, done, total)

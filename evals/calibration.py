@@ -81,8 +81,8 @@ def judged(
 def not_measured(rule: AnswerRule) -> str:
     """What to do about a rule whose metric was not measured."""
     return (
-        f"{rule.metric} is measured of finished answers: give the folder of an evaluation with --metric "
-        f"{MEASURED[rule.metric]}."
+        f"{rule.metric} is measured of finished answers: give an evaluation, and measure it there first with "
+        f"dubito eval --resume RUN --metric {MEASURED[rule.metric]}."
     )
 
 

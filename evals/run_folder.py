@@ -150,9 +150,14 @@ class EvaluationRun:
         """By what each system's corpus is known again, by label (see `Resources.known_by`). Unknown: missing."""
         return dict(self.about.get("known_by") or {})
 
-    def with_known_by(self, known_by: Mapping[str, str]) -> "EvaluationRun":
-        """The run with this in its run.json; `UserFault` if that cannot be written."""
-        about = {**self.about, "known_by": dict(known_by)}
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that are measured after the questions, with their settings."""
+        return tuple(self.about.get("metrics", []))
+
+    def with_entries(self, **entries: object) -> "EvaluationRun":
+        """The run with these entries in its run.json; `UserFault` if that cannot be written."""
+        about = {**self.about, **entries}
         partial = self.folder / UNFINISHED
         try:
             partial.write_text(_manifest(about, self.systems), encoding="utf-8")

@@ -265,9 +265,11 @@ def test_a_judge_may_say_what_is_right(tmp_path: Path) -> None:
         return replace(one, output={**output, "answer": f"It is, I think, {output['answer']}, as one passage says."})
 
     run = evaluation(tmp_path, [in_a_sentence(one) for one in short])
-    measured = "is measured of finished answers: give the folder of an evaluation with --metric"
+    measured = (
+        "is measured of finished answers: give an evaluation, and measure it there first with dubito eval --resume"
+    )
     unmeasured = json.loads(calibrate(run, "--right", "correctness:0.7").stdout)["error"]["message"]
-    assert unmeasured == f"correctness {measured} llm-judge."
+    assert unmeasured == f"correctness {measured} RUN --metric llm-judge."
     with Store(run / RESULTS, new=True) as store:
         for one in short:
             right = str((one.output or {})["answer"]).startswith("name")

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from dubito.cli import app
 from dubito.cli.evaluating import systems_of
 from dubito.errors import UserFault
+from dubito.evals import run_folder
+from dubito.evals.store import Store
 from dubito.graphs.registry import graph_names
 from dubito.resources.resources import Resources
 from dubito.tests.json_lines import write_lines
@@ -37,6 +40,10 @@ def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["cot", "--dataset", "FILE", "--corpus", "sample", "--set", "kk=3"], ["No system has the setting 'kk'"]),
         (["cot", "--dataset", "FILE", "--metric", "speed"], ["There is no metric 'speed'"]),
         (["cot", "--dataset", "FILE", "--metric", "seper:m=3"], ["seper has no setting 'm'"]),
+        (
+            ["cot", "--dataset", "FILE", "--metric", "seper", "--metric", "seper:cluster_rule=soft"],
+            ["leave seper or seper:cluster_rule=soft out"],
+        ),
         (["cot", "--dataset", "FILE", "--metric", "seper-steps", "--no-traces"], ["leave --no-traces out"]),
         (
             ["cot", "--dataset", "FILE", "--metric", "llm-judge:k=3"],
@@ -134,11 +141,70 @@ def test_a_resumed_run_asks_as_many_questions_at_once_as_before(
     questions: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str], taken: int
 ):
     asked: list[int] = []
-    monkeypatch.setattr("dubito.cli.evaluating._carry_out", lambda run, options: asked.append(options.at_once))
+    monkeypatch.setattr("dubito.cli.evaluating._carry_out", lambda run, options, *_: asked.append(options.at_once))
     begun = ["eval", "cot", "--dataset", str(questions), "--at-once", "7", "--out", "my.run"]
     for command in (begun, ["eval", "--resume", "my.run", *typed]):
         assert CliRunner().invoke(app, command).exit_code == 0
     assert asked == [7, taken]
+
+
+@pytest.fixture
+def finished(questions: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run that is finished and has no metrics."""
+    llm = ScriptedChat(lambda *_: "It is the Lune. So the final answer is: the Lune.")
+    monkeypatch.setattr("dubito.cli.evaluating.resources_with_memory", lambda *_: Resources(llm))
+    begun = ["eval", "cot", "--dataset", str(questions), "--out", "my.run"]
+    found = CliRunner().invoke(app, begun)
+    assert found.exit_code == 0, found.stderr
+    return Path("my.run").absolute()
+
+
+def test_a_metric_is_added_to_a_finished_run(finished: Path, monkeypatch: pytest.MonkeyPatch):
+    judge = ScriptedChat(pick=lambda _, options: options[-1])
+    monkeypatch.setattr("dubito.cli.evaluating.resources_with_memory", lambda *_: Resources(judge))
+    metric = "llm-judge:evaluation=reduction"
+    for _ in range(2):  # the second time there is nothing left to measure
+        found = CliRunner().invoke(app, ["eval", "--resume", str(finished), "--metric", metric])
+        assert found.exit_code == 0, found.stderr
+    run = run_folder.read(finished)
+    with Store(run.results) as store:
+        rated = store.measurements("llm_judge")
+        asked = sum(outcome.output is not None for outcome in store.outcomes())
+    assert run.metrics == (metric,)
+    assert yaml.safe_load((finished / "run.yaml").read_text())["eval"]["metric"] == [metric]
+    assert [value["correctness"] for value in rated.values()] == [1.0] * asked
+    assert len(judge.calls) == asked
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        (["llm-judge:evaluation=both"], "my.run' has llm-judge:evaluation=direct already"),
+        (["seper", "seper:cluster_rule=soft"], "leave seper or seper:cluster_rule=soft out"),
+        (["seper"], "log-probabilities"),
+        (["nonsense"], "There is no metric 'nonsense'"),
+    ],
+)
+def test_a_metric_that_cannot_be_added_leaves_the_run_as_it_is(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, metrics: list[str], said: str
+):
+    run_folder.read(finished).with_entries(metrics=["llm-judge:evaluation=direct"])
+    before = (finished / "run.json").read_bytes()
+    llm = ScriptedChat(capabilities=frozenset())
+    monkeypatch.setattr("dubito.cli.evaluating.resources_with_memory", lambda *_: Resources(llm))
+    added = [part for metric in metrics for part in ("--metric", metric)]
+    found = CliRunner().invoke(app, ["eval", "--resume", str(finished), *added])
+    assert (found.exit_code, llm.calls) == (2, [])
+    assert said in found.stderr
+    assert (finished / "run.json").read_bytes() == before
+
+
+def test_metrics_of_passages_are_not_measured_in_a_run_that_was_kept_without_them(finished: Path, tmp_path: Path):
+    kept = tmp_path / "kept.run"
+    assert CliRunner().invoke(app, ["report", str(finished), "--keep", str(kept)]).exit_code == 0
+    found = CliRunner().invoke(app, ["eval", "--resume", str(kept), "--metric", "seper"])
+    assert found.exit_code == 2
+    assert "kept without them: measure it in the run that" in found.stderr
 
 
 @pytest.mark.parametrize(
