@@ -265,11 +265,9 @@ def test_a_judge_may_say_what_is_right(tmp_path: Path) -> None:
         return replace(one, output={**output, "answer": f"It is, I think, {output['answer']}, as one passage says."})
 
     run = evaluation(tmp_path, [in_a_sentence(one) for one in short])
-    measured = (
-        "is measured of finished answers: give an evaluation, and measure it there first with dubito eval --resume"
-    )
+    measured = "is measured of finished answers: give an evaluation, and measure it there first with dubito eval"
     unmeasured = json.loads(calibrate(run, "--right", "correctness:0.7").stdout)["error"]["message"]
-    assert unmeasured == f"correctness {measured} RUN --metric llm-judge."
+    assert unmeasured == f"correctness {measured} --resume RUN --metric llm-judge."
     with Store(run / RESULTS, new=True) as store:
         for one in short:
             right = str((one.output or {})["answer"]).startswith("name")
@@ -287,7 +285,7 @@ def test_a_judge_may_say_what_is_right(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text('{"question": "Who?", "answers": ["Ada"]}\n')
     asked_first = ["vanilla_rag", str(tmp_path / "q.jsonl"), "--risk", "0.3", "--right", "bertscore:0.9", "--json"]
     unasked = json.loads(CliRunner().invoke(app, ["calibrate", *asked_first]).stdout)["error"]["message"]
-    assert unasked == f"bertscore {measured} bertscore:model=NAME."
+    assert unasked == f"bertscore {measured} --resume RUN --metric bertscore:model=NAME."
 
 
 def test_what_the_rungs_say_is_worth_nothing_if_it_does_not_depend_on_being_right(tmp_path: Path) -> None:
