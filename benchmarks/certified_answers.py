@@ -3,7 +3,7 @@
     dubito eval vanilla_rag --set uncertainty=combined ... --out real.run
     python benchmarks/certified_answers.py --keep real.run
     python benchmarks/certified_answers.py [--splits 200] [--seed 2026]
-    python benchmarks/certified_answers.py --rungs benchmarks/rungs.run
+    python benchmarks/certified_answers.py --rungs benchmarks/rungs.run [--plot FILE.png]
 
 The first line asks, the second one keeps of each answer what is needed here, in certified_answers.jsonl beside this
 file. The third one prints the tables. Half of the questions calibrate and the other half tests, in random splits.
@@ -224,7 +224,7 @@ def rungs_table(rungs: Rungs, splits: int, seed: int) -> list[str]:
         area = auroc(u[known].tolist(), wrong[known].tolist())
         shown = "-" if area is None else f"{area:.2f}"
         lines.append(f"| {name} | {1 - wrong.mean():.2f} | {shown} | {rungs.tokens[:, place].mean():,.0f} |")
-    return [*lines, "", *cascade_table(rungs, splits, seed), "", *oracle_table(rungs)]
+    return [*lines, "", *cascade_table(rungs, splits, seed)]
 
 
 def cascade_table(rungs: Rungs, splits: int, seed: int) -> list[str]:
@@ -269,37 +269,75 @@ def split_of(outcome: CascadeOutcome) -> Split:
     return Split(coverage, outcome.answered, outcome.errors, certified=True, tokens=outcome.tokens)
 
 
-def oracle_table(rungs: Rungs) -> list[str]:
-    """The most answers with at most that share of errors, if the right answers were known: an upper bound."""
-    u, wrong, tokens = rungs.uncertainties, rungs.wrong, rungs.tokens
-    levels = [
-        np.array([-np.inf, *np.unique(np.quantile(values[known], np.linspace(0, 1, 26)[1:]))])
-        for values, known in zip(u.T, rungs.known.T, strict=True)
-    ]
-    found: dict[str, list[Split]] = {name: [] for name in [*rungs.names, "cascade"]}
-    for chosen in product(*levels):
-        limits = np.array(chosen)
-        split = split_of(outcome_of(chosen, u, wrong, tokens))
-        found["cascade"].append(split)
-        if (limits > -np.inf).sum() == 1:
-            found[rungs.names[int(np.argmax(limits))]].append(split)
-        elif not (limits > -np.inf).any():
-            for name in rungs.names:
-                found[name].append(split)
-    lines = ["| α | system | coverage | tokens a question |", "|---|---|---|---|"]
-    for alpha in RISKS:
-        best = {
-            name: max(
-                (one for one in splits if one.errors <= alpha * one.answered),
-                key=lambda one: (one.answered, -one.tokens),
-            )
-            for name, splits in found.items()
-        }
-        most = max(best[name].answered for name in rungs.names)
-        enough = [one for one in found["cascade"] if one.errors <= alpha * one.answered and one.answered >= most]
-        best["cascade, as many as the best alone"] = min(enough, key=lambda one: one.tokens)
-        lines += [f"| {alpha:g} | {name} | {one.coverage:.2f} | {one.tokens:,.0f} |" for name, one in best.items()]
-    return lines
+class Hindsight(NamedTuple):
+    """What each choice of thresholds does with all questions, for each system and for the cascade of all."""
+
+    names: list[str]
+    splits: dict[str, list[Split]]
+
+    @classmethod
+    def of(cls, rungs: Rungs) -> Hindsight:
+        """Thresholds at 25 quantiles a rung, or the rung is off."""
+        levels = [
+            np.array([-np.inf, *np.unique(np.quantile(values[known], np.linspace(0, 1, 26)[1:]))])
+            for values, known in zip(rungs.uncertainties.T, rungs.known.T, strict=True)
+        ]
+        found: dict[str, list[Split]] = {name: [] for name in [*rungs.names, "cascade"]}
+        for chosen in product(*levels):
+            limits = np.array(chosen)
+            split = split_of(outcome_of(chosen, rungs.uncertainties, rungs.wrong, rungs.tokens))
+            found["cascade"].append(split)
+            if (limits > -np.inf).sum() == 1:
+                found[rungs.names[int(np.argmax(limits))]].append(split)
+            elif not (limits > -np.inf).any():
+                for name in rungs.names:
+                    found[name].append(split)
+        return cls(rungs.names, found)
+
+    def table(self) -> list[str]:
+        """The most answers with at most that share of errors: an upper bound."""
+        lines = ["| α | system | coverage | tokens a question |", "|---|---|---|---|"]
+        for alpha in RISKS:
+            best = {
+                name: max(
+                    (one for one in splits if one.errors <= alpha * one.answered),
+                    key=lambda one: (one.answered, -one.tokens),
+                )
+                for name, splits in self.splits.items()
+            }
+            most = max(best[name].answered for name in self.names)
+            cascades = self.splits["cascade"]
+            enough = [one for one in cascades if one.errors <= alpha * one.answered and one.answered >= most]
+            best["cascade, as many as the best alone"] = min(enough, key=lambda one: one.tokens)
+            lines += [f"| {alpha:g} | {name} | {one.coverage:.2f} | {one.tokens:,.0f} |" for name, one in best.items()]
+        return lines
+
+    def plot(self, file: Path) -> None:
+        """Draw the least risk at each coverage, and the most right answers for each cost."""
+        import matplotlib  # noqa: PLC0415 - only where a plot is asked for
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as plt  # noqa: PLC0415
+
+        figure, (risks, costs) = plt.subplots(1, 2, figsize=(11, 4))
+        for (name, splits), style in zip(self.splits.items(), ("-", "--", "-.", ":"), strict=False):
+            width = 3 if name == "cascade" else 1.5
+            risk, least = 1.0, []
+            for one in sorted((one for one in splits if one.answered), key=lambda one: -one.answered):
+                risk = min(risk, one.errors / one.answered)
+                least.append((one.coverage, risk))
+            risks.plot(*zip(*least, strict=True), style, linewidth=width, label=name)
+            most, right = 0, []
+            for one in sorted(splits, key=lambda one: (one.tokens, one.errors - one.answered)):
+                if one.answered - one.errors > most:
+                    most = one.answered - one.errors
+                    right.append((one.tokens, one.coverage * most / one.answered))
+            costs.step(*zip(*right, strict=True), style, where="post", marker="o", linewidth=width, label=name)
+        risks.set(xlabel="at least this share of questions answered", ylabel="share of these answers that is wrong")
+        costs.set(xlabel="tokens a question", ylabel="share of questions answered right", xlim=(0, None), ylim=(0, 0.6))
+        risks.legend(frameon=False)
+        figure.tight_layout()
+        figure.savefig(file, dpi=110)
 
 
 def main() -> None:
@@ -307,6 +345,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, metavar="RUN")
     parser.add_argument("--rungs", type=Path, metavar="RUN")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png")
     parser.add_argument("--splits", type=int, default=200)
     parser.add_argument("--seed", type=int, default=2026)
     arguments = parser.parse_args()
@@ -315,7 +354,11 @@ def main() -> None:
         OUTCOMES.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return
     if arguments.rungs:
-        print("\n".join(rungs_table(rungs_of(arguments.rungs), arguments.splits, arguments.seed)))
+        rungs = rungs_of(arguments.rungs)
+        hindsight = Hindsight.of(rungs)
+        print("\n".join([*rungs_table(rungs, arguments.splits, arguments.seed), "", *hindsight.table()]))
+        if arguments.plot:
+            hindsight.plot(arguments.plot)
         return
     records = [Outcome(**json.loads(line)) for line in OUTCOMES.read_text(encoding="utf-8").splitlines()]
     tables: list[Callable[[Sequence[Outcome]], list[str]]] = [

@@ -17,7 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 from dubito.errors import UserFault
+from dubito.evals.answer_calibration import answers_of, learned_combination
+from dubito.evals.calibration import Judged
 from dubito.uncertainty.risk_control import (
+    CertifiedCascade,
     binomial_p,
     certified_cascade,
     certified_threshold,
@@ -31,12 +34,12 @@ POPULATION = 100_000
 CONFIDENCE = 0.9
 LEVELS = 20
 GRID = {1: 2000, 2: 60, 3: 24, 4: 9}  # by rungs: thresholds a rung that the oracle tries
-PARTS = ("promise", "one", "cascade", "failures", "drift")
+PARTS = ("promise", "one", "cascade", "second", "combined", "failures", "drift")
 COSTS = (1.0, 3.0, 10.0, 30.0)
 
 
 class World(NamedTuple):
-    """A population: uncertainties and errors, [POPULATION, rungs]. name: of the signal, for the tables."""
+    """A population: uncertainties (NaN where unknown) and errors, [POPULATION, rungs]. name: of the signal."""
 
     name: str
     u: Floats
@@ -58,7 +61,7 @@ class World(NamedTuple):
         """Coverage and mean cost of every vector of thresholds whose risk is at most α, on a grid of quantiles."""
         rungs = self.u.shape[1]
         shares = np.linspace(0.005, 1, GRID[rungs])
-        grids = [np.concatenate([[-np.inf], np.quantile(u, shares, method="inverted_cdf")]) for u in self.u.T]
+        grids = [np.concatenate([[-np.inf], np.nanquantile(u, shares, method="inverted_cdf")]) for u in self.u.T]
         found: list[Floats] = []
 
         def descend(rung: int, waiting: NDArray[np.int64], answered: int, errors: int, cost: float) -> None:
@@ -83,6 +86,13 @@ def binormal(rng: np.random.Generator, right: float, auroc: float) -> World:
     wrong = rng.random(POPULATION) >= right
     u = rng.normal(size=POPULATION) + math.sqrt(2) * NormalDist().inv_cdf(auroc) * wrong
     return World("binormal", u[:, None], wrong[:, None])
+
+
+def partly_unknown(rng: np.random.Generator, right: float, auroc: float) -> World:
+    """Normal, too; three tenths of the wrong answers and a tenth of the right ones have no uncertainty."""
+    world = binormal(rng, right, auroc)
+    unknown = rng.random((POPULATION, 1)) < np.where(world.wrong, 0.3, 0.1)
+    return World("binormal, a part unknown", np.where(unknown, np.nan, world.u), world.wrong)
 
 
 def tied(rng: np.random.Generator) -> World:
@@ -147,9 +157,9 @@ ABOUT = ["signal", "right", "AUROC", "n", "α"]
 
 
 def auroc(u: Floats, wrong: NDArray[np.bool_]) -> float:
-    """The probability that a wrong answer has the higher u; ties count half."""
-    good = np.sort(u[~wrong])
-    places = np.searchsorted(good, u[wrong], "left") + np.searchsorted(good, u[wrong], "right")
+    """The probability that a wrong answer has the higher u, of those that are known; ties count half."""
+    good, bad = np.sort(u[~wrong & np.isfinite(u)]), u[wrong & np.isfinite(u)]
+    places = np.searchsorted(good, bad, "left") + np.searchsorted(good, bad, "right")
     return float(places.mean() / 2 / len(good))
 
 
@@ -263,12 +273,16 @@ def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
 def validity(cases: Sequence[Case], worlds: int, seed: int) -> Iterator[list[str]]:
     """How often the certificate is false."""
     for case in cases:
-        count = worlds // 2 if case.world.u.shape[1] == 4 else worlds  # 4 rungs take the longest
-        kept = tried(case, ours, count, seed)
-        low, high = risk_interval(kept.too_risky, count, 0.95)
+        kept = tried(case, ours, worlds, seed)
         best = float(case.world.safe(case.alpha)[0].max())
-        share = f"{kept.too_risky / count:.3f} ({low:.3f}-{high:.3f})"
-        yield [*case.about(), share, f"{kept.certified / count:.2f}", f"{kept.coverage:.2f}", f"{best:.2f}"]
+        certified = f"{kept.certified / worlds:.2f}"
+        yield [*case.about(), share_of(kept.too_risky, worlds), certified, f"{kept.coverage:.2f}", f"{best:.2f}"]
+
+
+def share_of(count: int, worlds: int) -> str:
+    """A share with its exact 95 % interval."""
+    low, high = risk_interval(count, worlds, 0.95)
+    return f"{count / worlds:.3f} ({low:.3f}-{high:.3f})"
 
 
 def power(cases: Sequence[Case], methods: Sequence[Method], worlds: int, seed: int) -> Iterator[list[str]]:
@@ -287,6 +301,103 @@ def cascades(cases: Sequence[Case], worlds: int, seed: int) -> Iterator[list[str
         least = (cost[enough] / coverage[enough]).min()
         cells = [f"{kept.coverage:.3f} at {kept.cost / kept.coverage:.1f}" for kept in found]
         yield [*case.about()[1:], f"{coverage.max():.2f}", *cells, f"{least:.1f}"]
+
+
+class Limited(NamedTuple):
+    """A world of which more is promised than the risk. costs: of asking each rung each question, [POPULATION, rungs].
+
+    beyond, mean_cost: see `certified_cascade`.
+    """
+
+    case: Case
+    costs: Floats
+    beyond: float | None = None
+    mean_cost: float | None = None
+
+    def promise(self) -> str:
+        """What is promised, in words."""
+        if self.beyond is not None:
+            return f"at most {self.beyond:g} beyond the first rung"
+        return f"a mean cost of at most {self.mean_cost:,.0f}"
+
+    def is_kept(self, found: CertifiedCascade) -> bool:
+        """Is all of it true in the population? What is exactly at a limit counts as not kept."""
+        _, risk, _ = self.case.world.outcome(found.thresholds)
+        kept = risk < self.case.alpha * (1 - 1e-9)
+        waiting, spent = np.ones(POPULATION, bool), np.zeros(POPULATION)
+        for rung, threshold in enumerate(found.thresholds):
+            spent += waiting * (threshold > -math.inf) * self.costs[:, rung]
+            waiting &= ~(self.case.world.u[:, rung] <= threshold)
+            if rung == 0 and self.beyond is not None:
+                kept &= waiting.mean() < self.beyond * (1 - 1e-9)
+        if self.mean_cost is not None and found.most_cost is not None:
+            kept &= np.minimum(spent, found.most_cost).mean() < self.mean_cost * (1 - 1e-9)
+        return bool(kept)
+
+
+def limited(rng: np.random.Generator, two: World) -> Iterator[Limited]:
+    """Two ordinary cascades, and two whose second promise is exactly at its limit whatever the thresholds are."""
+    usual = np.array([300.0, 900.0]) * rng.lognormal(-0.125, 0.5, (POPULATION, 2))
+    yield Limited(Case(two, 300, 0.3), usual, beyond=0.8)
+    yield Limited(Case(two, 600, 0.3), usual, mean_cost=1000)
+    wrong = np.tile(np.arange(POPULATION)[:, None] % 10 == 0, (1, 2))
+    u = rng.random((POPULATION, 2))
+    u[: POPULATION // 2, 0] = np.nan
+    yield Limited(Case(World("half of the first rung unknown", u, wrong), 300, 0.3), usual, beyond=0.5)
+    dear = np.where(np.arange(POPULATION)[:, None] % 100 < 10, 4100.0, 100.0)
+    yield Limited(Case(World("every tenth question is dear", u[:, 1:], wrong[:, 1:]), 300, 0.3), dear, mean_cost=500)
+
+
+def second_promises(populations: Iterator[Limited], worlds: int, seed: int) -> Iterator[list[str]]:
+    """How often a certificate with a second promise is false."""
+    for population in populations:
+        case, certified, broken, coverage = population.case, 0, 0, 0.0
+        rng = np.random.default_rng(seed)
+        for split in range(worlds):
+            drawn = rng.integers(POPULATION, size=case.n)
+            found = certified_cascade(
+                case.world.u[drawn],
+                case.world.wrong[drawn],
+                population.costs[drawn],
+                alpha=case.alpha,
+                confidence=CONFIDENCE,
+                seed=split,
+                beyond=population.beyond,
+                mean_cost=population.mean_cost,
+            )
+            if found is not None:
+                certified, broken = certified + 1, broken + (not population.is_kept(found))
+                coverage += case.world.outcome(found.thresholds)[0]
+        shares = [share_of(broken, worlds), f"{certified / worlds:.2f}", f"{coverage / worlds:.2f}"]
+        yield [*case.about(), population.promise(), *shares]
+
+
+def combined(rng: np.random.Generator, worlds: int, seed: int) -> Iterator[list[str]]:
+    """How often a certificate is false whose signal is learned from a part of the questions."""
+    for areas, n, alpha in (((0.75, 0.7, 0.65), 300, 0.3), ((0.75, 0.7, 0.65), 600, 0.2), ((0.5, 0.5, 0.5), 300, 0.3)):
+        is_edge = areas[0] == 0.5
+        wrong = np.arange(POPULATION) % 10 < 3 if is_edge else rng.random(POPULATION) >= 0.5
+        shift = math.sqrt(2) * np.array([NormalDist().inv_cdf(area) for area in areas])
+        signals = rng.normal(size=(POPULATION, 3)) + shift * wrong[:, None]
+        certified, broken, coverage = 0, 0, 0.0
+        draws = np.random.default_rng(seed)
+        for split in range(worlds):
+            drawn = draws.integers(POPULATION, size=n)
+            judged: list[Judged] = [
+                ({"answer": "given", "signals": dict(zip("abc", row, strict=True))}, not error)
+                for row, error in zip(signals[drawn].tolist(), wrong[drawn].tolist(), strict=True)
+            ]
+            combination = learned_combination(judged, split)
+            u = [answer.uncertainty for answer in answers_of(judged, combination)]
+            found = certified_threshold(u, wrong[drawn], alpha=alpha, confidence=CONFIDENCE, seed=split)
+            if found is not None:
+                logit = combination.intercept + signals @ [combination.weights[name] for name in "abc"]
+                given = 1 / (1 + np.exp(-logit)) <= found.threshold
+                risk = wrong[given].mean() if given.any() else 0.0
+                certified, broken = certified + 1, broken + int(risk >= alpha)
+                coverage += given.mean()
+        about = [f"{1 - wrong.mean():.2f}", ", ".join(f"{area:.2f}" for area in areas), str(n), f"{alpha:g}"]
+        yield [*about, share_of(broken, worlds), f"{certified / worlds:.2f}", f"{coverage / worlds:.2f}"]
 
 
 class Failing(NamedTuple):
@@ -333,8 +444,7 @@ def failures(populations: Iterator[Failing], worlds: int, seed: int) -> Iterator
                 thresholds = ours(u, case.world.wrong[drawn] | failed, case.alpha, split)
                 certified += thresholds is not None
                 too_risky += thresholds is not None and population.risk(thresholds) >= case.alpha
-            low, high = risk_interval(too_risky, worlds, 0.95)
-            cells += [f"{too_risky / worlds:.3f} ({low:.3f}-{high:.3f})", f"{certified / worlds:.2f}"]
+            cells += [share_of(too_risky, worlds), f"{certified / worlds:.2f}"]
         share = ", ".join(f"{rung:.2f}" for rung in population.failed.mean(axis=0))
         yield [*case.about(), share, *cells]
 
@@ -370,6 +480,7 @@ def main() -> None:
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)
     entropy, sure = tied(rng), overconfident(rng)
+    unknown = partly_unknown(np.random.default_rng(given.seed + 7), 0.5, 0.8)
     single = [
         *(
             Case(binormal(rng, right, auroc), n, alpha)
@@ -388,6 +499,7 @@ def main() -> None:
         ),
         *(Case(entropy, n, alpha) for n, alpha in ((150, 0.3), (300, 0.3), (600, 0.2))),
         *(Case(sure, n, 0.3) for n in (300, 600, 1200)),
+        *(Case(unknown, n, 0.3) for n in (300, 600)),
         *(Case(at_the_edge(1, alpha), n, alpha) for n, alpha in ((150, 0.3), (300, 0.2), (600, 0.1))),
     ]
     two = correlated(rng, (0.4, 0.55), (0.8, 0.8))
@@ -404,7 +516,7 @@ def main() -> None:
         Case(four, 400, 0.2),
         *(Case(at_the_edge(rungs, 0.2), 300, 0.2) for rungs in (2, 3, 4)),
     ]
-    compared = [case for case in single if case.world.name != "no signal"]
+    compared = [case for case in single if case.world.name not in ("no signal", unknown.name)]
     joint = [Case(world, n, alpha) for world in (two, unlike, three, four) for n, alpha in ((300, 0.3), (600, 0.2))]
     parts = {
         "promise": (
@@ -418,6 +530,14 @@ def main() -> None:
         "cascade": (
             [*ABOUT[1:], "oracle", "ours", "each rung alone", "last rung alone", "least cost"],
             cascades(joint, given.rivals, given.seed + 3),
+        ),
+        "second": (
+            [*ABOUT, "second promise", "not kept", "certified", "coverage"],
+            second_promises(limited(np.random.default_rng(given.seed + 8), two), given.worlds, given.seed + 9),
+        ),
+        "combined": (
+            [*ABOUT[1:], "risk not below α", "certified", "coverage"],
+            combined(np.random.default_rng(given.seed + 10), given.worlds, given.seed + 11),
         ),
         "failures": (
             [*ABOUT, "failed", "given and wrong: risk not below α", "certified", "passed on: the same", "certified"],
