@@ -179,7 +179,7 @@ def _describe_metrics(run: EvaluationRun) -> None:
     """Write the run's metrics into its description, if it has one."""
     import yaml  # noqa: PLC0415 - slow to import
 
-    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, yaml.YAMLError, LookupError, TypeError):
+    with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError, LookupError, TypeError):
         described = yaml.safe_load((run.folder / DESCRIPTION).read_text(encoding="utf-8"))
         described["eval"]["metric"] = list(run.metrics)
         _write_description(run, described)
