@@ -132,7 +132,7 @@ def resume(folder: Path, metrics: Sequence[str], options: RunOptions, *, as_many
     """
     _check_packages()
     run = run_folder.read(folder)
-    added = [metric for metric in metrics if metric not in run.metrics]
+    added = [metric for metric in dict.fromkeys(metrics) if metric not in run.metrics]
     _check_metrics(added)
     for metric in added:
         if same := next((one for one in run.metrics if _kind(one) == _kind(metric)), None):
