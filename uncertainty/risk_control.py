@@ -180,10 +180,10 @@ def certified_cascade(
     uncertainties: [n, rungs], 1 to 4 rungs; NaN and inf: this rung passes the question on. wrong: [n, rungs] bool: is
     the rung's answer wrong? costs: [n, rungs], at least 0, in any unit (tokens, seconds). beyond: a second risk, in
     (0, 1): also promise that the first rung leaves at most this share of all questions to the others. mean_cost: a
-    further one, above 0: also promise that the costs of a question are at most this on average. A mean
-    without a bound cannot be tested, so no more is counted of a question than its rungs cost at most in the learning
-    part, or twice the limit if that is more. The p-value is that of Hoeffding (1963, eq. 2.1), exp(−n kl(mean, limit)).
-    A vector is safe if the largest of these p-values says so.
+    further one, above 0: also promise that the costs of a question are at most this on average. A mean without a bound
+    cannot be tested, so no more is counted of a question than its rungs cost at most in the learning part, or twice the
+    limit if that is more. The p-value is that of Hoeffding (1963, eq. 2.1), exp(−n kl(mean, limit)). A vector is safe
+    if the largest of these p-values says so.
     Returns None if nothing can be certified. Raises `UserFault`, a ValueError, as `certified_threshold` does.
     """
     calibration = _Calibration(uncertainties, wrong, costs, seed)

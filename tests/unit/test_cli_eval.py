@@ -164,7 +164,7 @@ def test_a_metric_is_added_to_a_finished_run(finished: Path, monkeypatch: pytest
     monkeypatch.setattr("dubito.cli.evaluating.resources_with_memory", lambda *_: Resources(judge))
     metric = "llm-judge:evaluation=reduction"
     for _ in range(2):  # the second time there is nothing left to measure
-        found = CliRunner().invoke(app, ["eval", "--resume", str(finished), "--metric", metric])
+        found = CliRunner().invoke(app, ["eval", "--resume", str(finished), "--metric", metric, "--metric", metric])
         assert found.exit_code == 0, found.stderr
     run = run_folder.read(finished)
     with Store(run.results) as store:
@@ -182,13 +182,14 @@ def test_a_metric_is_added_to_a_finished_run(finished: Path, monkeypatch: pytest
         (["llm-judge:evaluation=both"], "my.run' has llm-judge:evaluation=direct already"),
         (["seper", "seper:cluster_rule=soft"], "leave seper or seper:cluster_rule=soft out"),
         (["seper"], "log-probabilities"),
+        (["seper-steps"], "seper-steps reads the traces, and"),
         (["nonsense"], "There is no metric 'nonsense'"),
     ],
 )
 def test_a_metric_that_cannot_be_added_leaves_the_run_as_it_is(
     finished: Path, monkeypatch: pytest.MonkeyPatch, metrics: list[str], said: str
 ):
-    run_folder.read(finished).with_entries(metrics=["llm-judge:evaluation=direct"])
+    run_folder.read(finished).with_entries(metrics=["llm-judge:evaluation=direct"], traces=False)
     before = (finished / "run.json").read_bytes()
     llm = ScriptedChat(capabilities=frozenset())
     monkeypatch.setattr("dubito.cli.evaluating.resources_with_memory", lambda *_: Resources(llm))
