@@ -4,8 +4,9 @@ prepare ─> RUNG ─> assess ─┬─ certain, or none is left ─> conclude
              ^             │
              └─ next rung ─┘
 
-Each rung is a graph (`RUNGS`). A rung that fails is recorded, and the next one is taken. If no rung is certain enough,
-the answer is withheld. After selective prediction (El-Yaniv and Wiener 2010) and BalanceRAG (arXiv 2605.20084).
+Each rung is a graph (`RUNGS`). What an earlier rung has asked of a model or a retriever is not asked again. A rung that
+fails is recorded, and the next one is taken. If no rung is certain enough, the answer is withheld. After selective
+prediction (El-Yaniv and Wiener 2010) and BalanceRAG (arXiv 2605.20084).
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from __future__ import annotations
 from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langgraph.config import get_config
+from langgraph.runtime import get_runtime
 
 from ..errors import DubitoError
 from ..models.metering import spent_by_task
+from ..models.question_memory import remembering
 from ..nodes.escalate import assess, begin_cascade, conclude
 from ..resources.resources import Resources
 from ..state.escalate import RUNGS, EscalateContext, EscalateOutput, EscalateState, rung_context
@@ -30,6 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from .registry import Graph
+
+
+_known: WeakKeyDictionary[Any, dict[str, dict[object, Any]]] = WeakKeyDictionary()
+"""What rungs have asked: by LangGraph's writer of custom events, of which a run has one, then by the cascade in it."""
 
 
 class RungRunnable(RunnableLambda[Any, Any]):
@@ -47,7 +56,7 @@ class RungRunnable(RunnableLambda[Any, Any]):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002, ANN401
         """The graph's output, or why it has none."""
-        with _counted() as spent:
+        with _counted() as spent, remembering(_known_in_run()):
             try:
                 return self._graph.invoke(input, config, context=self._context())
             except DubitoError as fault:
@@ -55,7 +64,7 @@ class RungRunnable(RunnableLambda[Any, Any]):
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002, ANN401
         """The graph's output, or why it has none."""
-        with _counted() as spent:
+        with _counted() as spent, remembering(_known_in_run()):
             try:
                 return await self._graph.ainvoke(input, config, context=self._context())
             except DubitoError as fault:
@@ -71,6 +80,12 @@ def _counted() -> Iterator[dict[str, Usage]]:
         yield spent
     finally:
         spent_by_task.reset(token)
+
+
+def _known_in_run() -> dict[object, Any]:
+    """What the earlier rungs of the running cascade have asked. A resumed run begins anew."""
+    cascade, _, _ = str(get_config()["metadata"]["langgraph_checkpoint_ns"]).rpartition("|")
+    return _known.setdefault(get_runtime().stream_writer, {}).setdefault(cascade, {})
 
 
 def build(

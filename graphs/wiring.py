@@ -367,7 +367,8 @@ def _answer_stream() -> AnswerStream | None:
     return AnswerStream(_answers.setdefault(handler, {}).setdefault(namespace, Shown()), send)
 
 
-def _usage(node: str, calls: list[Call], seconds: float) -> Usage:
+def _usage(node: str, asked: list[Call], seconds: float) -> Usage:
+    calls = [call for call in asked if not call.reused]
     prompt, completion = sum(c.prompt_tokens for c in calls), sum(c.completion_tokens for c in calls)
     cost = {"calls": len(calls), "prompt_tokens": prompt, "completion_tokens": completion}
     return {**cost, "nodes": {node: {"runs": 1, **cost, "seconds": seconds}}}  # type: ignore[typeddict-item]

@@ -13,6 +13,7 @@ from ..errors import ContractFault
 from ..state.messages import Call
 from ..state.records import Usage
 from .interfaces import ChatModel, Choice, Introspection, Reply, Scores
+from .question_memory import current_memory
 from .wrapped_chat import Result, WrappedChat
 
 
@@ -59,7 +60,10 @@ def report_progress(what: str, done: int, total: int) -> None:
 
 
 class Metered(WrappedChat):
-    """A chat model with limited concurrency, whose calls are reported to the running node's meter."""
+    """A chat model with limited concurrency, whose calls are reported to the running node's meter.
+
+    In a cascade, a call that an earlier rung has made is not made again (see `QuestionMemory`).
+    """
 
     def __init__(self, model: ChatModel, concurrency: int) -> None:
         """concurrency: the most concurrent calls in one event loop."""
@@ -67,6 +71,13 @@ class Metered(WrappedChat):
         self._concurrency = concurrency
 
     async def _call(self, verb: str, request: dict[str, Any], ask: Callable[[int | None], Awaitable[Result]]) -> Result:
+        memory = current_memory.get()
+        key = None if memory is None else memory.numbered(self.model, verb, request)
+        if memory is not None and key in memory.known:
+            known: Result = memory.known[key]
+            if (meter := current_meter.get()) is not None:
+                meter.record(Call(verb, self.name, request, _summary(known), 0, 0, 0.0, reused=True))
+            return known
         watch = nullcontext(None) if watchers.call is None else watchers.call(verb, self.name, request)
         gate: asyncio.Semaphore = values_of_loop().setdefault(self, asyncio.Semaphore(self._concurrency))
         async with gate:
@@ -87,6 +98,8 @@ class Metered(WrappedChat):
                     record({"reply": fault.reply, "problem": fault.problem}, *fault.spent)
                     raise
                 record(_summary(result), result.tokens.prompt, result.tokens.completion)
+        if memory is not None:
+            memory.known[key] = result
         return result
 
 

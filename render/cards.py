@@ -11,7 +11,7 @@ from typing import Any
 from ..presenters.words import counted, duration, title_of
 from ..traces.recording import Recording
 from ..traces.steps import Call, NodeRun, Step
-from .facts import beside, cost_of, times, words_of
+from .facts import beside, cost_of, cost_of_call, times, words_of
 from .sanitize import shortened
 
 LONGEST_INLINE = 160
@@ -195,7 +195,7 @@ def _chunks(value: object) -> list[Mapping[str, Any]]:
 
 
 def _call(call: Call) -> CallCard:
-    title = f"{call.verb} · {cost_of([call]).tokens} · {duration(call.seconds)}"
+    title = f"{call.verb} · {cost_of_call(call)}"
     prompt = [(message["role"], message["content"]) for message in call.request["messages"]]
     rest = {key: value for key, value in call.request.items() if key not in {"messages", "options", "continuations"}}
     settings = ", ".join(f"{key} {_plain(value)}" for key, value in rest.items() if value not in (None, [], "", False))

@@ -50,8 +50,16 @@ class Cost:
 
 
 def cost_of(calls: Sequence[Call]) -> Cost:
-    """The cost of all calls together."""
-    return Cost(len(calls), sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls))
+    """The cost of all calls together. A reused call, which was not made, does not count."""
+    read, written = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
+    return Cost(sum(not call.reused for call in calls), read, written)
+
+
+def cost_of_call(call: Call) -> str:
+    """'3,120 tokens read, 98 written, 1.2 s', or why a reused call cost nothing."""
+    if call.reused:
+        return "not made again: an earlier rung had the reply"
+    return f"{cost_of([call]).tokens}, {duration(call.seconds)}"
 
 
 def cost_words(recording: Recording) -> str:

@@ -15,6 +15,7 @@ from ..presenters.blocks import Bars, Block, Cell, Cited, Flow, Fold, Gauge, Pai
 from ..presenters.presenter import summary_of
 from ..presenters.words import counted, duration
 from ..traces.steps import Step
+from .facts import cost_of
 from .sanitize import one_line, sanitize
 from .screen import show
 
@@ -67,8 +68,8 @@ def show_blocks(console: Console, blocks: Sequence[Block]) -> None:
 def _heading(step: Step, words: str, now: float | None) -> _Heading:
     seconds = (step.until if now is None else now) - step.start
     facts = [duration(seconds)] if seconds >= SHORTEST_SHOWN else []
-    if step.calls:
-        facts.append(counted(len(step.calls), "model call"))
+    if calls := cost_of(step.calls).calls:
+        facts.append(counted(calls, "model call"))
     if len(step.runs) > 1 and now is not None:
         facts.insert(0, f"{len(step.ended)} of {len(step.runs)} done")
     spinner = "" if now is None else _SPINNER[int(now * 10) % len(_SPINNER)]

@@ -9,7 +9,7 @@ from typing import Literal
 from ..presenters.words import duration
 from ..traces.recording import Recording
 from ..traces.steps import Call, NodeRun, Step
-from .facts import cost_of, times
+from .facts import cost_of_call, times
 
 HIGHEST_LANE, LOWEST_LANE, ROW = 14, 3, 84
 """Pixels: the highest lane, the lowest lane, and a row whose lanes are not at their lowest."""
@@ -107,7 +107,7 @@ def _place(begun: float, end: float, total: float) -> tuple[float, float]:
 
 
 def _call(call: Call) -> str:
-    return f"model call ({call.verb}), {duration(call.seconds)}, {cost_of([call]).tokens}"
+    return f"model call ({call.verb}), {cost_of_call(call)}"
 
 
 def _marks(total: float) -> list[tuple[float, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
@@ -47,15 +47,18 @@ async def as_retriever(
     from langchain_core.retrievers import BaseRetriever  # noqa: PLC0415 - LangChain loads when first needed
     from langchain_core.vectorstores import VectorStore  # noqa: PLC0415
 
-    live = retriever
+    from ..retrieval.pool import SearchedOnce  # noqa: PLC0415 - NumPy loads when first needed
+
     if isinstance(retriever, BaseRetriever | VectorStore):
         from ..retrieval.langchain_retriever import LangChainRetriever  # noqa: PLC0415
 
-        live = LangChainRetriever(retriever, await encoder())
+        live = SearchedOnce(LangChainRetriever(retriever, await encoder()))
+    else:
+        live = SearchedOnce(retriever)
     if not chunker.strip().startswith("semantic:"):
-        return cast("Retriever", live)
+        return live
     from ..retrieval.chunkers import chunker_for  # noqa: PLC0415 - faiss loads when first needed
     from ..retrieval.rechunk import Rechunked  # noqa: PLC0415
 
     opened = await encoder()
-    return Rechunked(cast("Retriever", live), await chunker_for(chunker, opened), opened)
+    return Rechunked(live, await chunker_for(chunker, opened), opened)

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from ..errors import UserFault
 from ..models.interfaces import Vectors
+from ..models.question_memory import current_memory
 from ..state.records import Chunk
+from ..state.where import Condition
 from .fusion import Ranking
 from .gmmr import dots
 
@@ -44,6 +46,30 @@ class Retriever(Protocol):
     async def pool(self, query: str, top_n: int | None) -> Pool:
         """The top_n chunks nearest to the query, best first; None: every chunk, in corpus order."""
         ...
+
+
+class SearchedOnce:
+    """A live retriever that is not asked twice for one question of a cascade (see `QuestionMemory`)."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        self._retriever = retriever
+
+    async def pool(self, query: str, top_n: int | None) -> Pool:
+        """See `Retriever.pool`."""
+        memory = current_memory.get()
+        if memory is None:
+            return await self._retriever.pool(query, top_n)
+        key = (self, query, top_n)
+        if key not in memory.known:
+            memory.known[key] = await self._retriever.pool(query, top_n)
+        found: Pool = memory.known[key]
+        return found
+
+    @property
+    def restricted(self) -> "Callable[[Condition], SearchedOnce]":
+        """See `Collection.restricted`; `AttributeError` for a retriever without filters."""
+        restricted: Callable[[Condition], Retriever] = getattr(self._retriever, "restricted")  # noqa: B009 - of some
+        return lambda condition: SearchedOnce(restricted(condition))
 
 
 def at_least_one(n: int) -> int:

@@ -15,7 +15,10 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class Call:
-    """A finished model call as JSON values: request, reply and cost."""
+    """A finished model call as JSON values: request, reply and cost.
+
+    reused: an earlier rung of the cascade has its reply, so it was not made and cost nothing (see `QuestionMemory`).
+    """
 
     verb: str
     model: str
@@ -24,3 +27,4 @@ class Call:
     prompt_tokens: int
     completion_tokens: int
     seconds: float
+    reused: bool = False

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Namespace = tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Call(messages.Call):
     """One finished model call of a run; end: the time of its event, see `Event`."""
 
@@ -232,7 +232,8 @@ class Steps:
 def _call(event: ModelCall) -> Call:
     call, count = event.call, (int(event.call["prompt_tokens"]), int(event.call["completion_tokens"]))
     said = (dict(call["request"]), dict(call["reply"]))
-    return Call(str(call["verb"]), str(call["model"]), *said, *count, float(call["seconds"]), event.at)
+    reused = bool(call.get("reused"))  # earlier versions did not say it
+    return Call(str(call["verb"]), str(call["model"]), *said, *count, float(call["seconds"]), reused, end=event.at)
 
 
 class _GraphRun:

@@ -182,8 +182,7 @@ def _facts(step: Step) -> list[str]:
     facts = []
     if (runs := len(step.runs)) > 1:
         facts.append(f"{len(step.ended)} of {runs} done" if step.running else f"{runs} in parallel")
-    if step.calls:
-        cost = cost_of(step.calls)
+    if (cost := cost_of(step.calls)).calls:
         facts += [counted(cost.calls, "model call"), cost.tokens]
     if not step.running:
         facts.append(duration(step.seconds))

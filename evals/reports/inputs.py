@@ -88,7 +88,7 @@ def _row(depth: int, step: Step) -> StepRow:
         sanitize(step.node),
         len(step.runs),
         round(step.seconds, 2),
-        len(calls),
+        sum(not call.reused for call in calls),
         sum(call.prompt_tokens for call in calls),
         sum(call.completion_tokens for call in calls),
         shortened(summary_of(step).words or changes(step).words, LONGEST_TEXT),

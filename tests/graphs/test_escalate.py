@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dubito.errors import ModelFault, ModelUnavailable, UserFault
+from dubito.evals.reports.inputs import first_steps
+from dubito.evals.runner import resources_with_memory
 from dubito.graphs import escalate
-from dubito.models.interfaces import Message, Reply, Sampling
+from dubito.graphs.registry import graph_named
+from dubito.models.interfaces import Choice, Message, Reply, Sampling, Tokens
 from dubito.nodes.escalate import assess, conclude
+from dubito.render.cards import CallCard, RunCard, cards
+from dubito.render.facts import cost_of
 from dubito.resources.allowlist import Forbidden
+from dubito.resources.call_cache import CallMemory, counting
 from dubito.resources.resources import Resources
+from dubito.retrieval.pool import Pool
 from dubito.state.calibration import CascadeCalibration, Combination, identity, settings_of
 from dubito.state.escalate import RUNGS, EscalateContext, Rung
+from dubito.tests.recorded import recorded
 from dubito.tests.scripted import (
     AGREE,
     CERTIFIED,
@@ -31,6 +42,8 @@ from dubito.tests.scripted import (
     ScriptedJudge,
     ScriptedRetriever,
 )
+from dubito.traces.run import Run
+from langgraph.graph import START, StateGraph
 
 INPUT: Any = {"question": QUESTION}
 TWO = {"rungs": "cot,vanilla_rag", "answer_samples": 2, "k": 1}
@@ -163,6 +176,125 @@ async def test_what_a_later_rung_needs_is_looked_at_before_the_first_call() -> N
     with pytest.raises(UserFault, match="log-probabilities"):
         await run(llm, rungs="cot,df_rag", rung_settings={"df_rag": {"evaluator": "likelihood"}})
     assert not llm.calls
+
+
+@dataclass
+class Choosing(Rungs):
+    """Never certain, and DF-RAG's evaluator calls everything equally likely; a sample has its number."""
+
+    with_passages: Sequence[str] = DIFFER
+
+    async def choose(self, messages: Sequence[Message], options: Sequence[str]) -> Choice:
+        await self._begin("choose", messages)
+        return Choice({option: 1 / len(options) for option in options}, Tokens(5, 1))
+
+
+@dataclass
+class Searched(ScriptedRetriever):
+    """Keeps its queries."""
+
+    searched: list[tuple[str, int | None]] = field(default_factory=list)
+
+    async def pool(self, query: str, top_n: int | None) -> Pool:
+        self.searched.append((query, top_n))
+        return await super().pool(query, top_n)
+
+
+SAME: dict[str, Any] = {
+    **TWO,
+    "rungs": "vanilla_rag,df_rag",
+    "rung_settings": {"vanilla_rag": {"selection": "gmmr"}, "df_rag": {"evaluator": "choice"}},
+}
+"""With one chunk, both rungs answer from the same evidence."""
+
+
+def never_certain() -> tuple[Any, Choosing, Searched]:
+    llm, retriever = Choosing(), Searched(QUERY, VECTORS)
+    judge = ScriptedJudge(lambda one, other: one == other)
+    return escalate.build(Resources(llm, retriever=retriever, judge=judge)), llm, retriever
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_an_earlier_rung_asked_is_not_asked_again_and_costs_nothing(is_async: bool) -> None:
+    machine, llm, retriever = never_certain()
+    graph, modes = machine.compile(), ["custom", "values"]
+
+    def stream() -> list[Any]:
+        return list(graph.stream(INPUT, context=SAME, stream_mode=modes, subgraphs=True))
+
+    parts = (
+        [part async for part in graph.astream(INPUT, context=SAME, stream_mode=modes, subgraphs=True)]
+        if is_async
+        else await asyncio.to_thread(stream)
+    )
+    first, second = parts[-1][2]["tried"]
+    assert (first["calls"], first["tokens"]) == (2, 10 + 13), "an answer, and two samples in one call"
+    # DF-RAG's questions, their steps and one evaluation
+    assert (second["calls"], second["tokens"]) == (3, 10 + 10 + 6)
+    assert second["uncertainty"] == first["uncertainty"]
+    asked = [(verb, json.dumps(messages)) for verb, messages in llm.calls]
+    assert len(asked) == 5 == parts[-1][2]["usage"]["calls"]
+    told = [part["call"] for _, mode, part in parts if mode == "custom" and part["type"] == "llm_call"]
+    assert [call["reused"] for call in told] == [False] * 5 + [True] * 2
+    for made, again in zip(told[:2], told[5:], strict=True):
+        assert (again["request"], again["reply"]) == (made["request"], made["reply"])
+        assert (again["prompt_tokens"], again["completion_tokens"], again["seconds"]) == (0, 0, 0.0)
+    assert retriever.searched == [(QUESTION, None)]
+
+
+async def test_every_question_is_asked_for_itself() -> None:
+    machine, llm, retriever = never_certain()
+    both: Any = StateGraph(machine.state_schema, context_schema=EscalateContext)
+    for name in ("one", "other"):
+        both.add_node(name, machine.compile())
+    both.add_edge(START, "one").add_edge("one", "other")
+    graph = both.compile()
+    # with subgraphs, both have the whole run's writer of custom events
+    async for _ in graph.astream(INPUT, context=EscalateContext(**SAME), stream_mode="custom", subgraphs=True):
+        pass
+    assert (len(llm.calls), len(retriever.searched)) == (10, 2), "two cascades in one run"
+    await graph.ainvoke(INPUT, context=EscalateContext(**SAME))
+    assert (len(llm.calls), len(retriever.searched)) == (20, 4), "a further run"
+    await machine.compile().abatch([INPUT, INPUT], context=EscalateContext(**SAME))
+    assert (len(llm.calls), len(retriever.searched)) == (30, 6), "two runs beside each other"
+    gc.collect()
+    kept = len(escalate._known)
+    await graph.ainvoke(INPUT, context=EscalateContext(**SAME))
+    gc.collect()
+    assert len(escalate._known) == kept, "a run that has ended leaves nothing"
+
+
+def test_a_trace_shows_the_calls_that_were_not_made_again(tmp_path: Path) -> None:
+    recording = recorded(Run(never_certain()[0].compile(name="escalate"), QUESTION, EscalateContext(**SAME)), tmp_path)
+    assert len(recording.calls) == 7
+    assert (cost_of(recording.calls).calls, cost_of(recording.calls[5:]).calls) == (5, 0)
+    steps, _ = first_steps(recording)
+    assert {step[1]: step[4] for step in steps if step[0] == 0 and step[4]} == {"vanilla_rag": 2, "df_rag": 3}
+    titles = [call.title for card in cards(recording) for run in card.runs for call in calls_in(run)]
+    again = "complete · not made again: an earlier rung had the reply"
+    assert [title == again for title in titles] == [False] * 5 + [True] * 2
+
+
+def calls_in(run: RunCard) -> list[CallCard]:
+    return [*run.calls, *(call for card in run.steps for inner in card.runs for call in calls_in(inner))]
+
+
+async def test_a_cascade_draws_what_its_rungs_drew_in_an_evaluation(tmp_path: Path) -> None:
+    _, llm, retriever = never_certain()
+    judge = ScriptedJudge(lambda one, other: one == other)
+    memory = CallMemory(tmp_path / "calls.sqlite")
+    resources = resources_with_memory(memory, 0, llm=llm, retriever=retriever, judge=judge)
+    context = EscalateContext(**SAME)
+    alone: list[Any] = []
+    for name in context.names:
+        rung: Any = await asyncio.to_thread(graph_named, name, resources)
+        with counting():
+            alone.append(await rung.ainvoke(INPUT, context=context))
+    asked = len(llm.calls)
+    with counting():
+        state = await escalate.build(resources).compile().ainvoke(INPUT, context=context)
+    assert len(llm.calls) == asked == 5
+    assert [rung["uncertainty"] for rung in state["tried"]] == [output["uncertainty"]["value"] for output in alone]
 
 
 async def test_where_every_rung_fails_the_run_fails() -> None:
