@@ -236,7 +236,13 @@ def _cascade(
             f"'{folder}' is no evaluation: evaluate every rung first, as in dubito eval cot vanilla_rag --set "
             "uncertainty=semantic_entropy --dataset ..., and give its folder."
         )
-    graphs = [system.graph for system in read(folder).systems]
+    run = read(folder)
+    if not run.about.get("memory", True):
+        raise UserFault(
+            f"The rungs in '{folder}' have drawn samples of their own, and those of a cascade share equal model calls: "
+            "evaluate them without --no-memory."
+        )
+    graphs = [system.graph for system in run.systems]
     names = [graph for graph in graphs if graph in RUNGS]
     for assignment in assignments:
         names = EscalateContext(rungs=assignment.removeprefix("rungs=")).names

@@ -2,7 +2,7 @@
 
 run          first line: the graph, its settings, the question, the graph's wiring
 node_start   a node began: its input; left_out: its long lists and dicts, which the lines before give
-llm_call     a model call of a node ended: request, reply, tokens, seconds
+llm_call     a model call of a node ended: request, reply, tokens, seconds, reused (see `messages.Call`)
 answer_begin the first token of the answer came; only in a run whose answer was streamed
 node_end     a node ended: its update of the state or its error, seconds
 end          last line: the output, or the error that ended the run
