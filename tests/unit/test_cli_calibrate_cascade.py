@@ -426,7 +426,7 @@ def test_rungs_that_did_not_share_their_calls_are_no_cascade(tmp_path: Path) -> 
     done = calibrate(evaluation(tmp_path, memory=False))
     assert done.exit_code == 2
     assert "evaluate them without --no-memory" in json.loads(done.stdout)["error"]["message"]
-    assert calibrate(evaluation(tmp_path / "shared", memory=True)).exit_code == 0
+    assert calibrate(later(tmp_path, "shared", outcomes())).exit_code == 0
 
 
 def test_an_evaluation_that_is_not_finished_is_to_be_finished_first(tmp_path: Path) -> None:
