@@ -1,6 +1,7 @@
 """Does uncertainty tell what a model can read off its prompt from what it cannot? Every estimator of SeaKR on XQuAD.
 
-    python benchmarks/known_unknown.py --data DIR --run FILE.jsonl [--questions 80] [--samples 20] [--llm embedded]
+    python benchmarks/known_unknown.py --data DIR --run FILE.jsonl [--questions 80] [--samples 20] [--llm embedded] \
+        [--judge nli:DIR]
     python benchmarks/known_unknown.py --run FILE.jsonl --write FILE.md --plot FILE.png
 
 DIR holds squad_xquad_en/ with the English part of XQuAD. Half of the questions are shown with their own paragraph, the
@@ -20,7 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 from dubito.evals.calibration import best_threshold
+from dubito.evals.reliability import auroc
 from dubito.models.interfaces import (
     MIDDLE_LAYER,
     Capability,
@@ -40,6 +43,7 @@ from dubito.resources.resources import Resources
 from dubito.state.records import Chunk
 from dubito.state.seakr import NEEDS, Estimator, SeaKRContext
 from dubito.uncertainty import eigen_score
+from scipy import stats
 
 FEWER = (2, 5, 10, 15)
 """Of the samples, for U with fewer."""
@@ -126,7 +130,7 @@ def sampled(data: Path, count: int) -> list[dict[str, Any]]:
     ]
 
 
-async def run(questions: Sequence[dict[str, Any]], name: str, samples: int, file: Path) -> None:
+async def run(questions: Sequence[dict[str, Any]], name: str, judge: str, samples: int, file: Path) -> None:
     """Measure what is missing from the run file."""
     done = {line["id"] for line in read(file)}
     model = Remembering(open_chat_model(name))
@@ -141,7 +145,8 @@ async def run(questions: Sequence[dict[str, Any]], name: str, samples: int, file
         prompt = Prompt(one["question"], [chunk], [], messages, ONE_SENTENCE, 60)
         found: dict[str, float | None] = {}
         for estimator in usable:
-            context = SeaKRContext.unchecked({"estimator": estimator, "samples": samples, "max_step_tokens": 60})
+            settings = {"estimator": estimator, "judge": judge, "samples": samples, "max_step_tokens": 60}
+            context = SeaKRContext.unchecked(settings)
             completion, estimate = await continue_with_uncertainty(prompt, context, resources)
             found[estimator] = estimate.uncertainty
         line = {
@@ -184,6 +189,21 @@ def measured(lines: Sequence[dict[str, Any]], estimator: str) -> tuple[list[floa
     return [u for u, _ in pairs], [missing for _, missing in pairs]
 
 
+def auroc_with_interval(values: Sequence[float], missing: Sequence[bool]) -> str:
+    """The AUROC with its 95 % interval: 10,000 bootstraps of the known questions and of the unknown ones."""
+    u, is_missing = np.array(values), np.array(missing)
+    found = stats.bootstrap(
+        (u[~is_missing], u[is_missing]),
+        lambda known, unknown: auroc([*known, *unknown], [False] * len(known) + [True] * len(unknown)),
+        n_resamples=10_000,
+        vectorized=False,
+        method="percentile",
+        rng=0,
+    )
+    low, high = found.confidence_interval
+    return f"{auroc(values, missing):.2f} ({low:.2f} to {high:.2f})"
+
+
 def report(lines: Sequence[dict[str, Any]]) -> str:
     """The table as Markdown."""
     rows = []
@@ -193,18 +213,18 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
             continue
         known = sorted(u for u, m in zip(values, missing, strict=True) if not m)
         unknown = sorted(u for u, m in zip(values, missing, strict=True) if m)
-        parted = best_threshold(values, missing)
+        parted, area = best_threshold(values, missing), auroc_with_interval(values, missing)
         rows.append(
             f"| `{estimator}` | {len(known)} + {len(unknown)} | {known[len(known) // 2]:.3f} | "
-            f"{unknown[len(unknown) // 2]:.3f} | {parted.auroc:.2f} | {parted.threshold:.3f} | {parted.accuracy:.2f} |"
+            f"{unknown[len(unknown) // 2]:.3f} | {area} | {parted.threshold:.3f} | {parted.accuracy:.2f} |"
         )
     for count in FEWER:
         few = [{**line, "uncertainty": {"gram": line["gram_by_samples"].get(str(count))}} for line in lines]
         values, missing = measured(few, "gram")
         if values:
-            parted = best_threshold(values, missing)
+            parted, area = best_threshold(values, missing), auroc_with_interval(values, missing)
             rows.append(
-                f"| `gram`, first {count} samples | {len(values)} | | | {parted.auroc:.2f} | {parted.threshold:.3f} | "
+                f"| `gram`, first {count} samples | {len(values)} | | | {area} | {parted.threshold:.3f} | "
                 f"{parted.accuracy:.2f} |"
             )
     seconds = sorted(line["seconds"] for line in lines)
@@ -248,11 +268,12 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=80)
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--llm", default="embedded")
+    parser.add_argument("--judge", default="embedded")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     if given.data is not None:
-        asyncio.run(run(sampled(given.data, given.questions), given.llm, given.samples, given.run))
+        asyncio.run(run(sampled(given.data, given.questions), given.llm, given.judge, given.samples, given.run))
     lines = read(given.run)
     text = report(lines)
     print(text)
