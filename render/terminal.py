@@ -37,6 +37,9 @@ COLUMN_GAP = 2
 FEWEST = 12
 """Characters of a cell of words that stay on the narrowest screen."""
 
+READABLE = 36
+"""Characters of a cell of words that stay before a heading is cut."""
+
 BAR = 24
 """Columns of a full bar."""
 
@@ -144,7 +147,10 @@ def _pairs(block: Pairs) -> RenderableType:
 
 
 class _Table:
-    """Rows with a heading. Where there is not room for all, headings are broken and cut, then words, never figures."""
+    """Rows with a heading. Where there is not room for all, headings are broken, then words or headings cut.
+
+    Figures are never cut (see `narrowed`).
+    """
 
     def __init__(self, block: Table) -> None:
         self._block = block
@@ -174,11 +180,14 @@ class _Table:
 
 
 def narrowed(wanted: Sequence[int], least: Sequence[int], words: Sequence[bool], room: int) -> list[int]:
-    """The widths of columns that have this room together: those of figures give way first, the widest before others."""
+    """The widths of columns that have this room together; the widest give way before others.
+
+    Words are cut to `READABLE` characters first, then the headings of figures, then words to the least.
+    """
     widths = list(wanted)
-    for of_words in (False, True):
+    for of_words, kept in ((True, READABLE), (False, 0), (True, 0)):
         while sum(widths) > room:
-            spare = [i for i in range(len(widths)) if words[i] is of_words and widths[i] > least[i]]
+            spare = [i for i in range(len(widths)) if words[i] is of_words and widths[i] > max(least[i], kept)]
             if not spare:
                 break
             widths[max(spare, key=lambda i: widths[i])] -= 1

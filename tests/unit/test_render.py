@@ -112,6 +112,17 @@ def test_headings_are_broken_before_the_name_of_a_row_or_a_figure_is_cut(width):
     assert len(heading) == (1 if width == 100 else 2), heading
 
 
+@pytest.mark.parametrize(("width", "words"), [(120, 60), (80, 48), (64, 36), (56, 36), (40, 22)])
+def test_long_words_are_cut_before_headings_and_stay_readable(width, words):
+    cells = [Cell("x" * 60), num(1.39, "1.39"), num(0.5, "0.5"), num(1669, "1,669")]
+    *heading, row = on_terminal(
+        [Table(["answer", "uncertainty", "threshold", "tokens"], [Row(cells)])], width
+    ).splitlines()
+    assert row.split()[1:] == ["1.39", "0.5", "1,669"]
+    assert len(row.split()[0]) == words
+    assert (heading[0].split() == ["answer", "uncertainty", "threshold", "tokens"]) is (width > 64)
+
+
 def test_a_long_table_leaves_out_minor_rows_first():
     rows = [Row([Cell(f"row {i}")], minor=i % 2 == 0) for i in range(MOST_ROWS + 9)]
     lines = on_terminal([Table(["name"], rows)]).splitlines()
