@@ -47,14 +47,17 @@ async def as_retriever(
     from langchain_core.retrievers import BaseRetriever  # noqa: PLC0415 - LangChain loads when first needed
     from langchain_core.vectorstores import VectorStore  # noqa: PLC0415
 
+    from ..retrieval.index import Index  # noqa: PLC0415 - faiss loads when first needed
     from ..retrieval.pool import SearchedOnce  # noqa: PLC0415 - NumPy loads when first needed
 
+    live: Retriever
     if isinstance(retriever, BaseRetriever | VectorStore):
         from ..retrieval.langchain_retriever import LangChainRetriever  # noqa: PLC0415
 
         live = SearchedOnce(LangChainRetriever(retriever, await encoder()))
     else:
-        live = SearchedOnce(retriever)
+        # other graphs ask an index for more than pools
+        live = retriever if isinstance(retriever, Index) else SearchedOnce(retriever)
     if not chunker.strip().startswith("semantic:"):
         return live
     from ..retrieval.chunkers import chunker_for  # noqa: PLC0415 - faiss loads when first needed

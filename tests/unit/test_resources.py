@@ -89,6 +89,11 @@ async def test_a_forgotten_corpus_is_closed_and_read_anew_and_no_other(notes: Pa
     assert await registry.retriever(VanillaRagContext(corpus="sample", chunker="words:100")) is kept
 
 
+async def test_an_index_as_a_live_retriever_stays_an_index(notes: Path) -> None:
+    index = await Resources().retriever(over(notes))
+    assert await Resources(retriever=index).retriever(over(notes)) is index, "with its document graph and BM25"
+
+
 async def test_who_waits_for_a_corpus_that_is_forgotten_still_gets_it(notes: Path) -> None:
     class Slow(ScriptedEncoder):
         asked, let = asyncio.Event(), asyncio.Event()
