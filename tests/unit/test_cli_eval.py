@@ -176,6 +176,16 @@ def test_a_metric_is_added_to_a_finished_run(finished: Path, monkeypatch: pytest
     assert len(judge.calls) == asked
 
 
+def test_a_run_whose_description_cannot_be_read_takes_a_metric(finished: Path, monkeypatch: pytest.MonkeyPatch):
+    judge = ScriptedChat(pick=lambda _, options: options[-1])
+    monkeypatch.setattr("dubito.cli.evaluating.resources_with_memory", lambda *_: Resources(judge))
+    (finished / "run.yaml").unlink()
+    (finished / "run.yaml").mkdir()
+    found = CliRunner().invoke(app, ["eval", "--resume", str(finished), "--metric", "llm-judge"])
+    assert found.exit_code == 0, found.stderr
+    assert run_folder.read(finished).metrics == ("llm-judge",)
+
+
 @pytest.mark.parametrize(
     ("metrics", "said"),
     [
