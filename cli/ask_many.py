@@ -32,8 +32,11 @@ class Bar(ProgressBar):
         self._calls = self._tokens = 0
 
     def prepare(self, what: str, done: int, total: int) -> None:
-        """Show the progress of a preparation, such as indexing."""
-        self.show(what, done, total, f"{done:,} of {total:,}")
+        """Show the progress of a preparation, such as indexing, and after its end the questions that are left."""
+        if done >= total and self._before + self._done < self._total:
+            self.show_questions()
+        else:
+            self.show(what, done, total, f"{done:,} of {total:,}")
 
     def end(self, *, failed: bool, usage: Mapping[str, Any] | None = None) -> None:
         """Count a question. usage: its cost, if known."""

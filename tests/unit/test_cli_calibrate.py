@@ -795,6 +795,17 @@ def test_the_bar_tells_how_far_it_is() -> None:
         assert re.fullmatch(r"5 of 10, .* left, 1,200 calls, 5,034 tokens, 1 failed", task.fields["so_far"])
 
 
+def test_after_a_preparation_the_bar_tells_of_the_questions_that_are_left() -> None:
+    console = Console(width=80, force_terminal=True, color_system=None, file=io.StringIO())
+    with Bar(console, 9, 10, quiet=True, as_json=False) as bar:
+        task = bar._progress.tasks[0]
+        bar.prepare("indexing notes", 9, 9)
+        assert (task.description, task.completed, task.fields["so_far"]) == ("questions", 9, "9 of 10")
+        bar.end(failed=False)
+        bar.prepare("seper", 10, 10)
+        assert (task.description, task.fields["so_far"]) == ("seper", "10 of 10")
+
+
 @pytest.mark.parametrize(("done", "said"), [(6, "3.0 a second, 1.3 s left"), (1, "30.0 a minute, 8.0 s left")])
 def test_a_pace_is_told_by_the_second_or_the_minute(monkeypatch: pytest.MonkeyPatch, done: int, said: str) -> None:
     bar = Bar(Console(file=io.StringIO()), 0, 10, quiet=True, as_json=False)
