@@ -15,6 +15,8 @@ FUZZ ?= 10000
 VERSION ?= dev
 # Flags for mike; the workflow sets --push.
 MIKEFLAGS ?=
+# The model that `make ask` asks, such as ollama:llama3.1; if empty, the small default model.
+LLM ?=
 QUESTION ?= Which bridge is longer, the Maddern Bridge or the Maddern Street Bridge?
 
 # Processes of one thread are faster than processes of two; two of the four work while the others wait for their
@@ -23,8 +25,8 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: ask test alone beside check format lint types floors pyright extras generated generate bench chaos fuzz site versions clean
 
-ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another)
-	$(BIN)/dubito ask "$(QUESTION)"
+ask: $(VENV)/.local ## set everything up and answer a question over the sample corpus (QUESTION="..." asks another, LLM=... another model)
+	$(BIN)/dubito ask "$(QUESTION)" $(if $(LLM),--llm "$(LLM)")
 
 test: alone ## set everything up and run the tests
 	$(MAKE) --no-print-directory beside
