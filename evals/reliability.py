@@ -1,7 +1,9 @@
 """How well an uncertainty separates good answers from bad ones."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +58,28 @@ def rank_auroc(values: Numbers, is_wrong: NDArray[np.bool_]) -> float:
     positive = int(is_wrong.sum())
     above = ranks[is_wrong].sum() - positive * (positive + 1) / 2
     return float(above / (positive * (len(values) - positive)))
+
+
+def auroc_interval(area: float, right: int, wrong: int, level: float = 0.95) -> tuple[float, float]:
+    """A confidence interval of an AUROC, also of one that is 0 or 1 (Newcombe 2006, method 5).
+
+    area: in [0, 1]; right, wrong: how many answers it compares, at least one each. The ends are the areas from which
+    the found one is just as far as chance allows, by the variance of Hanley and McNeil (1982). Needs scipy.
+    """
+    return _lower_end(area, right, wrong, level), 1 - _lower_end(1 - area, right, wrong, level)
+
+
+def _lower_end(area: float, right: int, wrong: int, level: float) -> float:
+    with needs_extra("Intervals and tests need a package", "eval"):
+        from scipy.optimize import brentq  # noqa: PLC0415 - an extra
+    z, others = NormalDist().inv_cdf((1 + level) / 2), (right + wrong) / 2 - 1
+
+    def beyond(end: float) -> float:
+        variance = end * (1 - end) * (1 + others * ((1 - end) / (2 - end) + end / (1 + end))) / (right * wrong)
+        return area - end - z * math.sqrt(variance)
+
+    # 1 itself is always a root, and never the one that is meant
+    return 0.0 if area == 0 else float(brentq(beyond, 0, min(area, 1 - 1e-12)))
 
 
 def expected_calibration_error(confidences: ArrayLike, right: ArrayLike, bins: int = BINS) -> float:

@@ -14,6 +14,7 @@ from ..answers import Standard
 from ..reliability import (
     UncertaintyBin,
     auroc,
+    auroc_interval,
     by_uncertainty,
     confidences_from,
     expected_calibration_error,
@@ -113,9 +114,10 @@ class UncertaintyQuality:
 
     A withheld answer is scored as if it had been given.
     unmeasured: answers whose uncertainty is unknown; auroc_em, auroc: wrong is EM 0, and F1 < `RIGHT`, None if all
-    answers are right or all wrong; aurc: the risk is 1 − F1; mean_risk: the AURC of an uninformative (constant)
-    uncertainty; ece: of confidences fitted to other answers, None below `LEAST_FOR_ECE` answers; certain, uncertain: F1
-    up to the threshold and above it, None if the system has no single threshold.
+    answers are right or all wrong; auroc_interval: the 95 % interval of `auroc`; aurc: the risk is 1 − F1; mean_risk:
+    the AURC of an uninformative (constant) uncertainty; ece: of confidences fitted to other answers, None below
+    `LEAST_FOR_ECE` answers; certain, uncertain: F1 up to the threshold and above it, None if the system has no single
+    threshold.
     """
 
     system: str
@@ -124,6 +126,7 @@ class UncertaintyQuality:
     unmeasured: int
     auroc_em: float | None
     auroc: float | None
+    auroc_interval: tuple[float, float] | None
     aurc: float
     mean_risk: float
     ece: float | None
@@ -477,13 +480,15 @@ def _uncertainty_quality(label: str, outcomes: Sequence[ScoredOutcome], seed: in
     f1 = [outcome.metrics["f1"] for outcome, _ in known]
     right = [outcome.right for outcome, _ in known]
     certain, uncertain = (None, None) if threshold is None else by_uncertainty(values, f1, [threshold])
+    area = auroc(values, [not is_right for is_right in right])
     return UncertaintyQuality(
         label,
         ", ".join(signals),
         len(known),
         len(answered) - len(known),
         auroc(values, [not outcome.metrics["exact_match"] for outcome, _ in known]),
-        auroc(values, [not is_right for is_right in right]),
+        area,
+        None if area is None else auroc_interval(area, sum(right), len(right) - sum(right)),
         risk_coverage(values, [1 - score for score in f1]).aurc,
         1 - sum(f1) / len(f1),
         expected_calibration_error(confidences_from(values, right, seed), right)

@@ -6,7 +6,6 @@ from ...presenters.blocks import Block, Cell, Fold, Pairs, Row, Table, Tone, Wor
 from ...presenters.words import counted, shortened
 from ..reliability import UncertaintyBin
 from ..scores import CITED, JUDGED, MAIN, PLAN, RETRIEVAL, RIGHT, SEPER
-from ..statistics import Figure
 from .about import differing
 from .summary import GIVEN_LEVEL, MeanCost, Pair, Reference, Section, Summary, SystemFigures
 from .words import amount, called, chance, number, plain, signed, too_few
@@ -28,9 +27,10 @@ COST_NOTE = "Means over answered questions. Cached calls and their tokens are co
 CACHE_NOTE = "The seconds do not include cached calls; the last column says how long these took when they were made."
 STAGE_NOTE = "Means over questions. The seconds of parallel runs add up."
 UNCERTAINTY_NOTE = (
-    "AUROC: the probability that a wrong answer is more uncertain than a right one; 0.5 is chance. AURC: the area "
-    "under the risk-coverage curve of 1 − F1; an uninformative uncertainty reaches the mean risk. ECE: of confidences "
-    "fitted to the other answers. A withheld answer is scored as if it had been given."
+    "AUROC: the probability that a wrong answer is more uncertain than a right one; 0.5 is chance. The interval is of "
+    "the second AUROC. AURC: the area under the risk-coverage curve of 1 − F1; an uninformative uncertainty reaches "
+    "the mean risk. ECE: of confidences fitted to the other answers. A withheld answer is scored as if it had been "
+    "given."
 )
 
 
@@ -106,15 +106,15 @@ def _mean(section: Section, row: SystemFigures, metric: str, *, has_interval: bo
     figure = row.metrics.get(metric)
     if figure is None:
         return Cell("-", number=True)
-    parts = [interval(figure)] if has_interval else []
+    parts = [_interval((figure.low, figure.high))] if has_interval else []
     parts += [f"n {figure.n}"] if figure.n != row.answered else []
     tone: Tone = "strong" if section.is_best(row, metric) else ""
     return Cell(number(figure.mean) + (f" ({', '.join(parts)})" if parts else ""), tone=tone, number=True)
 
 
-def interval(figure: Figure) -> str:
-    """'0.40 to 0.61'."""
-    return f"{number(figure.low, 2)} to {number(figure.high, 2)}"
+def _interval(ends: tuple[float, float] | None) -> str:
+    """'0.40 to 0.61'; '-' if unknown."""
+    return f"{number(ends[0], 2)} to {number(ends[1], 2)}" if ends else "-"
 
 
 def _differences(section: Section, metric: str) -> Table:
@@ -200,14 +200,15 @@ def _stages(costs: Sequence[MeanCost]) -> Table:
 
 
 def _uncertainties(section: Section) -> Table:
-    columns = ["system", "uncertainty", "n", "AUROC (EM)", f"AUROC (F1 < {RIGHT:g})", "ECE", "AURC", "mean risk"]
+    columns = ["system", "uncertainty", "n", "AUROC (EM)", f"AUROC (F1 < {RIGHT:g})", "95% interval", "ECE", "AURC"]
     rows = []
     for quality in section.uncertainties:
         n = f"{quality.n}" + (f" ({quality.unmeasured} unknown)" if quality.unmeasured else "")
-        figures = map(number, (quality.auroc_em, quality.auroc, quality.ece, quality.aurc, quality.mean_risk))
+        areas = [*map(number, (quality.auroc_em, quality.auroc)), _interval(quality.auroc_interval)]
+        figures = [*areas, *map(number, (quality.ece, quality.aurc, quality.mean_risk))]
         bins = number(quality.threshold, 2), bin_text(quality.certain), bin_text(quality.uncertain)
         rows.append(Row([*_cells(quality.system, quality.signal), *numbers(n, *figures, *bins)]))
-    columns += ["threshold", "certain: F1 (n)", "uncertain: F1 (n)"]
+    columns += ["mean risk", "threshold", "certain: F1 (n)", "uncertain: F1 (n)"]
     return Table(columns, rows, "The systems' own uncertainty", UNCERTAINTY_NOTE)
 
 
@@ -225,10 +226,9 @@ def _gaps(section: Section) -> Table:
 def _given(section: Section) -> Table:
     rows = []
     for one in section.given:
-        low, high = one.interval or (None, None)
         share = number(one.wrong / one.given, 2) if one.given else "-"
         counts = map(str, (one.n, one.given, one.wrong))
-        cells = numbers(*counts, share, f"{number(low, 2)} to {number(high, 2)}" if one.interval else "-")
+        cells = numbers(*counts, share, _interval(one.interval))
         rows.append(Row([Cell(one.system), *cells, *_cells(one.right or f"f1:{RIGHT:g}", one.promise or "-")]))
     columns = ["system", "answers", "given", "of these wrong", "share", f"{GIVEN_LEVEL:.0%} interval", "right"]
     note = "Right: the calibration's rule for right answers. The answers that are not given were not certain enough."

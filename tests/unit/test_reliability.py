@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import astuple
 from itertools import permutations
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dubito.errors import UserFault, extra_command
 from dubito.evals.reliability import (
     UncertaintyBin,
     auroc,
+    auroc_interval,
     by_uncertainty,
     confidences_from,
     expected_calibration_error,
@@ -33,6 +35,32 @@ def test_the_auroc_counts_pairs(pairs: list[tuple[float, bool]]) -> None:
     duels = [(w > r) + (w == r) / 2 for w, wrong in pairs if wrong for r, other in pairs if not other]
     found = auroc([u for u, _ in pairs], [wrong for _, wrong in pairs])
     assert found == (pytest.approx(sum(duels) / len(duels), abs=1e-12) if duels else None)
+
+
+Z2 = 1.959964**2
+
+
+@pytest.mark.parametrize(
+    ("area", "low", "high"),
+    # of one right and one wrong answer: (a − t)² = z² t (1 − t), which is Wilson's interval of a share of one
+    [(1.0, 1 / (1 + Z2), 1.0), (0.0, 0.0, Z2 / (1 + Z2)), (0.5, 0.5 - 0.5 * (Z2 / (1 + Z2)) ** 0.5, None)],
+)
+def test_the_interval_of_an_auroc_by_hand(area: float, low: float, high: float | None) -> None:
+    found = auroc_interval(area, 1, 1)
+    assert found == pytest.approx((low, 1 - low if high is None else high), abs=1e-6)
+
+
+@pytest.mark.parametrize(("right", "wrong", "shift"), [(35, 55, 0.5), (10, 20, 1.5), (15, 75, 0.0)])
+def test_the_interval_of_an_auroc_holds_the_true_one(right: int, wrong: int, shift: float) -> None:
+    random, true = np.random.default_rng(0), NormalDist().cdf(shift / 2**0.5)
+    is_wrong = [False] * right + [True] * wrong
+    held = 0
+    for _ in range(400):
+        area = auroc([*random.normal(0, 1, right), *random.normal(shift, 1, wrong)], is_wrong)
+        assert area is not None
+        low, high = auroc_interval(area, right, wrong)
+        held += low <= true <= high
+    assert 0.93 <= held / 400 <= 0.99
 
 
 # calibration error

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dubito.errors import UserFault
 from dubito.evals.comparison import Comparison, comparison_of
+from dubito.evals.reliability import auroc_interval
 from dubito.evals.reports.about import differing
 from dubito.evals.reports.inputs import ReportInputs
 from dubito.evals.reports.oracle import best_level
@@ -211,6 +212,7 @@ def test_a_systems_doubt_is_held_against_what_was_right(tmp_path):
     assert (doubt.signal, doubt.n, doubt.unmeasured, doubt.threshold) == ("DSE", 4, 1, 0.2)
     # wrong by F1 < 0.5: 0.2 and 0.9 against 0.1 and 0.5, three of four pairs in order; by EM 0.5 is wrong too
     assert doubt.auroc == 3 / 4
+    assert doubt.auroc_interval == auroc_interval(3 / 4, 2, 2)
     assert doubt.auroc_em == 1
     risks = [0, 1, 1 / 3, 1]
     assert doubt.mean_risk == pytest.approx(sum(risks) / 4)
