@@ -42,6 +42,7 @@ def main() -> None:
         record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, force_interactive=False, highlight=False
     )
     options = "" if given.graph == DEFAULT_GRAPH else f" --graph {given.graph}"
+    options += "" if given.llm == "embedded" else f' --llm "{given.llm}"'
     terminal.print(f'$ dubito ask "{given.question}"{options}\n', style="bold")
     graph = graph_named(given.graph)
     follow(Run(graph, given.question, context_for(graph, {"llm": given.llm}, []), {}), None, terminal)

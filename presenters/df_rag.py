@@ -69,7 +69,9 @@ def evaluate(step: Step) -> StepSummary:
             continue
         has_support = lambdas and (NO_CHUNKS in scores or not is_gain)
         total = num(support[tuple(lambdas)]) if has_support else Cell("")
-        rows.append(Row([label, Cell("  ".join(figure(score) for score in scores[candidate])), total]))
+        # two decimals at most, so that the scores of all rows stand below one another
+        shown = (figure(score) if float(score).is_integer() else f"{score:.2f}" for score in scores[candidate])
+        rows.append(Row([label, Cell("  ".join(shown)), total]))
     columns = ["λ", "score of each step", "support (gain)" if is_gain else "support"]
     return StepSummary("", [Table(columns, rows)])
 

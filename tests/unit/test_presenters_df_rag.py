@@ -92,6 +92,13 @@ def test_later_evaluations_are_shown_with_the_support_of_their_own_sets() -> Non
     assert cells(table) == [["0.3", "4  5", "9"]]
 
 
+def test_scores_that_are_log_probabilities_have_two_decimals() -> None:
+    run = NodeRun("t", 0.0, {"candidate": 1}, 1.0, {"evaluations": [evaluation(1, -0.8976, -2.82)]})
+    (table,) = summary_of(step("evaluate", run, candidates=SETS)).blocks
+    assert isinstance(table, Table)
+    assert cells(table)[0][1] == "-0.90  -2.82"
+
+
 @pytest.mark.parametrize(
     ("supports", "lambda_star", "words"),
     [
