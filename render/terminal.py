@@ -166,17 +166,23 @@ class _Table:
         room = options.max_width - COLUMN_GAP * (len(words) - 1)
         headings = [one_line(name) for name in block.columns]
         if sum(max(cell_len(name), most) for name, most in zip(headings, longest, strict=True)) > room:
-            headings = [name.replace(" ", "\n") for name in headings]
+            headings = [_broken(name, most) for name, most in zip(headings, longest, strict=True)]
         wanted = [max(most, *map(cell_len, name.split("\n"))) for name, most in zip(headings, longest, strict=True)]
         least = [min(most, FEWEST) if is_words else most for most, is_words in zip(longest, words, strict=True)]
-        table = columns(*headings)
-        for column, is_words, width in zip(table.columns, words, narrowed(wanted, least, words, room), strict=True):
+        widths = narrowed(wanted, least, words, room)
+        table = columns(*(_broken(name, width) for name, width in zip(headings, widths, strict=True)))
+        for column, is_words, width in zip(table.columns, words, widths, strict=True):
             column.justify, column.width, column.no_wrap = "left" if is_words else "right", width, True
         for row in shown:
             table.add_row(*(_cell(cell, row.marked) for cell in row.cells))
         if left_out:
             table.add_row(*[""] * first, Text(more, "dim"))
         yield table
+
+
+def _broken(heading: str, width: int) -> str:
+    """A heading with a word a line, if one line is too narrow for it."""
+    return heading if cell_len(heading) <= width else heading.replace(" ", "\n")
 
 
 def narrowed(wanted: Sequence[int], least: Sequence[int], words: Sequence[bool], room: int) -> list[int]:

@@ -123,6 +123,13 @@ def test_long_words_are_cut_before_headings_and_stay_readable(width, words):
     assert (heading[0].split() == ["answer", "uncertainty", "threshold", "tokens"]) is (width > 64)
 
 
+@pytest.mark.parametrize(("width", "lines"), [(120, 1), (60, 1), (16, 4)])
+def test_a_heading_is_broken_only_where_its_column_is_too_narrow(width, lines):
+    table = Table(["λ", "chunks of a set"], [Row([Cell("0.1"), Cell("The Salt Road; " * 5)])])
+    *heading, _ = on_terminal([table], width).splitlines()
+    assert len(heading) == lines, heading
+
+
 def test_a_long_table_leaves_out_minor_rows_first():
     rows = [Row([Cell(f"row {i}")], minor=i % 2 == 0) for i in range(MOST_ROWS + 9)]
     lines = on_terminal([Table(["name"], rows)]).splitlines()
