@@ -1,0 +1,191 @@
+"""What do the parts of a technique do to an answer? From the outcomes of an evaluation, without asking anything again.
+
+    python benchmarks/parts.py RUN [RUN ...]
+
+RUN: a run of `dubito eval`, or what `dubito report RUN --keep` made of it. DF-RAG: does the support tell which chunk
+set has the gold documents? DENSE-RAG: the answers to uncertain questions after each stage, with the DSE. SUNAR: the
+answer before and after the evidence is read again. SeaKR: the answers of both endings. Intervals are 95 %, over
+questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from dubito.errors import UserFault
+from dubito.evals import run_folder
+from dubito.evals.answers import f1
+from dubito.evals.questions import GoldQuestion
+from dubito.evals.scores import RIGHT
+from dubito.evals.statistics import bootstrap_interval
+from dubito.evals.store import Store
+from scipy.stats import spearmanr
+
+SEED = 0
+
+
+class Asked(NamedTuple):
+    """A question with what a system gave for it."""
+
+    question: GoldQuestion
+    output: Mapping[str, Any]
+
+
+def asked_in(folder: Path) -> dict[tuple[str, str], list[Asked]]:
+    """The answered questions of each system of a run, by the system's name and its graph."""
+    run = run_folder.read(folder)
+    by_id = {question.id: question for question in run.questions}
+    graphs = {system.label: system.graph for system in run.systems}
+    found: dict[tuple[str, str], list[Asked]] = {}
+    with Store(run.results) as store:
+        for outcome in store.outcomes():
+            if outcome.output is not None:
+                key = outcome.system, graphs[outcome.system]
+                found.setdefault(key, []).append(Asked(by_id[outcome.question], outcome.output))
+    return found
+
+
+def figure(values: Sequence[float]) -> str:
+    """A mean with its interval: "0.54 (0.49 to 0.60)"; "-" of nothing."""
+    if not values:
+        return "-"
+    mean = bootstrap_interval(values, SEED)
+    return f"{mean.mean:.2f} ({mean.low:.2f} to {mean.high:.2f})"
+
+
+def of_df_rag(asked: Sequence[Asked]) -> Iterator[str]:
+    """The support of chunk sets beside the gold documents that are in them."""
+    names = ("the chosen set", "a set of most support", "any set", "the set of λ = 1", "the best set")
+    recalls: dict[str, list[float]] = {name: [] for name in names}
+    levels, ties, orders, sets = [], 0, [], 0
+    for one in asked:
+        candidates, gold = one.output["candidates"], set(one.question.gold_documents)
+        if not candidates or not gold:
+            continue
+        by_levels = {tuple(each["lambdas"]): each["support"] for each in one.output["supports"]}
+        steps = len(one.output["plan"])
+        support = [by_levels[tuple(each["lambdas"])] / steps for each in candidates]
+        recall = [len(gold & {name.rsplit("#", 1)[0] for name in each["chunk_ids"]}) / len(gold) for each in candidates]
+        most = [share for share, value in zip(recall, support, strict=True) if value == max(support)]
+        star = one.output["lambda_star"]
+        chosen = next(share for share, each in zip(recall, candidates, strict=True) if star in each["lambdas"])
+        shares = (chosen, np.mean(most), np.mean(recall), recall[-1], max(recall))
+        for name, value in zip(names, shares, strict=True):
+            recalls[name].append(float(value))
+        ties += len(set(support)) == 1
+        sets += len(support)
+        levels += support
+        if len(set(support)) > 1 and len(set(recall)) > 1:
+            orders.append(float(spearmanr(support, recall).statistic))
+    yield f"{len(recalls['any set'])} questions, {sets} sets; all sets of a question have the same support: {ties}"
+    yield f"sets with the highest support a step: {levels.count(max(levels))}"
+    yield f"rank correlation of support and recall within a question: {figure(orders)} ({len(orders)} questions)"
+    yield from (f"recall of {name}: {figure(values)}" for name, values in recalls.items())
+
+
+def of_dense_rag(asked: Sequence[Asked]) -> Iterator[str]:
+    """What splitting again and refining did to the answers that were uncertain at first."""
+    uncertain = [one for one in asked if len(one.output["rounds"]) > 1]
+    certain = [one for one in asked if len(one.output["rounds"]) == 1]
+    for name, part in (("certain at first", certain), ("uncertain at first", uncertain)):
+        yield f"{name}: {len(part)}, F1 {figure([score(one.output['answer'], one.question) for one in part])}"
+    stages: dict[str, Callable[[Mapping[str, Any]], tuple[str, float]]] = {
+        "first context": lambda output: after(output["rounds"][0]),
+        "split again": lambda output: after(output["rounds"][1]),
+        "refined": lambda output: (output["answer"], output["dse"]),
+    }
+    before: dict[str, str] = {}
+    for name, stage in stages.items():
+        answers = {one.question.id: stage(one.output) for one in uncertain}
+        scores = [score(answers[one.question.id][0], one.question) for one in uncertain]
+        changed = sum(answer != before.get(key, answer) for key, (answer, _) in answers.items())
+        yield (
+            f"{name}: right {sum(value >= RIGHT for value in scores)}, F1 {figure(scores)}, DSE "
+            f"{figure([dse for _, dse in answers.values()])}, answers changed {changed}"
+        )
+        before = {key: answer for key, (answer, _) in answers.items()}
+    verdicts = [
+        (bool(measured["sufficient"]), score(measured["responses"][0], one.question) >= RIGHT)
+        for one in uncertain
+        for measured in one.output["rounds"]
+        if measured["sufficient"] is not None
+    ]
+    for sufficient in (True, False):
+        rights = [right for verdict, right in verdicts if verdict is sufficient]
+        yield f"context called {'' if sufficient else 'in'}sufficient: {len(rights)}, right {sum(rights)}"
+
+
+def after(measured: Mapping[str, Any]) -> tuple[str, float]:
+    """The answer from a measured context, and its DSE."""
+    return measured["responses"][0], measured["dse"]
+
+
+def of_sunar(asked: Sequence[Asked]) -> Iterator[str]:
+    """The answer at the end of the path beside the one from the evidence that is read again."""
+    several = sum(len(one.output["hops"]) > 1 for one in asked)
+    yield f"questions with two sub-questions or more: {several} of {len(asked)}"
+    yield from compared(
+        asked, "path", lambda output: output["sequential_answer"], "read again", lambda output: output["answer"]
+    )
+
+
+def of_seakr(asked: Sequence[Asked]) -> Iterator[str]:
+    """The two endings, where both were written, and what was chosen."""
+
+    def by(strategy: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda output: next(
+            each["answer"] for each in output["strategy_answers"] if each["strategy"] == strategy
+        )
+
+    both = [one for one in asked if len(one.output["strategy_answers"]) == 2]
+    searched = sum(bool(one.output["evidence"]) for one in asked)
+    yield f"questions for which something was retrieved: {searched} of {len(asked)}; with both endings: {len(both)}"
+    if both:
+        yield from compared(both, "rationales", by("rationales"), "knowledge", by("knowledge"))
+        yield f"F1 chosen: {figure([score(one.output['answer'], one.question) for one in both])}"
+
+
+def compared(
+    asked: Sequence[Asked],
+    first: str,
+    first_of: Callable[[Mapping[str, Any]], str],
+    second: str,
+    second_of: Callable[[Mapping[str, Any]], str],
+) -> Iterator[str]:
+    """The F1 of two answers to the same questions, and their difference."""
+    before = [score(first_of(one.output), one.question) for one in asked]
+    then = [score(second_of(one.output), one.question) for one in asked]
+    differences = [late - early for early, late in zip(before, then, strict=True)]
+    yield f"F1 {first}: {figure(before)}; {second}: {figure(then)}; difference {figure(differences)}"
+    yield f"better: {sum(one > 0 for one in differences)}, worse: {sum(one < 0 for one in differences)}"
+
+
+def score(answer: str, question: GoldQuestion) -> float:
+    """The F1 of an answer."""
+    return f1(answer, question.answers)
+
+
+PARTS = {"df_rag": of_df_rag, "dense_rag": of_dense_rag, "sunar": of_sunar, "seakr": of_seakr}
+
+
+def main() -> None:
+    """Print the parts of every system of the runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    for folder in parser.parse_args().runs:
+        try:
+            found = asked_in(folder)
+        except UserFault as fault:
+            parser.error(str(fault))
+        for (label, graph), asked in found.items():
+            if graph in PARTS:
+                print(f"\n{label}: {len(asked)} answers")
+                print("\n".join(f"  {line}" for line in PARTS[graph](asked)))
+
+
+if __name__ == "__main__":
+    main()
