@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ..reliability import by_uncertainty, risk_coverage
-from ..scores import ScoredOutcome
-from .drawing import INK, Plot, label_of, legend, panels
+from ..scores import NodeCost, ScoredOutcome
+from .drawing import COLOURS, INK, Plot, label_of, legend, panels
 from .inputs import ReportInputs
 from .summary import Section, Summary, of_system
 from .words import called
@@ -35,7 +35,7 @@ def plots_of(summary: Summary, inputs: ReportInputs) -> list[Plot]:
     plots: list[Plot] = []
     for number, section in enumerate(summary.shown, 1):
         stem = f"{number}-{re.sub(r'[^A-Za-z0-9]+', '-', section.dataset).strip('-')[:60]}"
-        kinds = (_by_dse, _levels, _overlap, _right_and_wrong, _by_step, _risk_coverage, _cost)
+        kinds = (_by_dse, _levels, _overlap, _right_and_wrong, _by_step, _risk_coverage, _cost, _stages)
         made = (plot_of(summary, section, inputs) for plot_of in kinds)
         plots += [replace(plot, name=f"{stem}-{plot.name}") for plot in made if plot is not None]
     return plots
@@ -224,6 +224,39 @@ def _cost(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | No
 
     note = "The line joins the systems that no other beats in both quality and cost. Bars: the intervals of the means."
     return Plot("cost", section.dataset, "Cost and quality", note, draw)
+
+
+def _stages(summary: Summary, section: Section, inputs: ReportInputs) -> Plot | None:
+    """A bar a system, of the share of its time that each step takes."""
+    all_shares = {cost.system: time_shares(cost.stages) for cost in section.costs}
+    shares = {label: parts for label, parts in all_shares.items() if parts and max(parts.values()) < 0.99}
+    if not shares:
+        return None
+
+    def draw() -> Figure:
+        figure, (axis,) = panels(width=8.5, height=0.8 + 0.34 * len(shares))
+        for place, parts in enumerate(shares.values()):
+            begin = 0.0
+            for number, (node, share) in enumerate(parts.items()):
+                colour = COLOURS[number % len(COLOURS)]
+                axis.barh(place, share, left=begin, color=colour, alpha=0.6, edgecolor="white")
+                if share >= 0.011 * len(node):  # the name fits
+                    axis.text(begin + share / 2, place, node, ha="center", va="center", fontsize=7)
+                begin += share
+        axis.set_yticks(range(len(shares)), [label_of(label) for label in shares])
+        axis.set_ylim(len(shares) - 0.5, -0.5)
+        axis.xaxis.set_major_formatter("{x:.0%}")
+        axis.set(xlabel="share of the seconds of all steps, parallel ones added up", xlim=(0, 1))
+        return figure
+
+    note = "The steps of a question in their order, of systems with several long ones. Cached calls take no time."
+    return Plot("stages", section.dataset, "Where the time goes", note, draw)
+
+
+def time_shares(stages: Mapping[str, NodeCost]) -> dict[str, float]:
+    """The share of the time that each stage takes, in their order, without those that take none."""
+    total = sum(stage.seconds for stage in stages.values())
+    return {node: stage.seconds / total for node, stage in stages.items() if stage.seconds > 0}
 
 
 def grid_of(levels: Iterable[float]) -> list[float]:

@@ -13,10 +13,11 @@ from dubito.evals.reports import drawing, write
 from dubito.evals.reports.about import command, header
 from dubito.evals.reports.inputs import MOST_STEPS, first_steps
 from dubito.evals.reports.page import BEGINNING
-from dubito.evals.reports.plots import grid_of
+from dubito.evals.reports.plots import grid_of, time_shares
 from dubito.evals.reports.words import amount, chance, number, signed
 from dubito.evals.reports.write import Written, write_reports
 from dubito.evals.run_folder import EvaluationRun, System
+from dubito.evals.scores import NodeCost
 from dubito.render.markdown import code, escaped
 from dubito.tests.recorded import Element, parsed
 from dubito.tests.reported import answered, asked, chunk, dse, failed, made, trace_of, unsure, usage, vanilla
@@ -42,6 +43,9 @@ SYSTEMS = (
 QUESTIONS = [asked("q1", "Ada Lovelace", "Ada", gold=["d2"]), asked("q2", "Paris"), asked("q3", "1978")]
 
 
+TWO_STAGES = usage(plan=(1, 4, 1, 0.2), evaluate=(0, 0, 0, 0.0), generate=(1, 6, 1, 0.3))
+
+
 def everything() -> list[Any]:
     sets = [{"lambdas": [0.1, 0.2], "chunk_ids": ["a", "b"]}, {"lambdas": [0.3], "chunk_ids": ["b", "c"]}]
     selected = trace_of(("candidates", {"candidates": sets}), ("choose_lambda", {"lambda_star": 0.3}), graph="df_rag")
@@ -54,7 +58,7 @@ def everything() -> list[Any]:
             answered("g7", name, said if place else "wrong"),
             answered("d", name, "wrong" if place == 2 else said, uncertainty=dse(0.3 * place)),
             answered("s", name, said, uncertainty=unsure("highest U", -6.5 + place, -6.0)),
-            answered("df", name, said, lambda_star=0.3, supports=[], trace=selected),
+            answered("df", name, said, lambda_star=0.3, supports=[], trace=selected, usage=TWO_STAGES),
         ]
     return found
 
@@ -274,13 +278,20 @@ def test_nothing_is_fetched(whole):
 def test_each_figure_that_the_run_has_something_for(whole):
     bench, written = whole
     names = sorted(path.name for path in (bench.folder / "plots").iterdir())
-    kinds = ("cost", "dse", "lambda", "overlap", "risk-coverage", "steps", "uncertainty")
+    kinds = ("cost", "dse", "lambda", "overlap", "risk-coverage", "stages", "steps", "uncertainty")
     assert names == [f"1-small-{kind}.png" for kind in kinds]
     shown = page(written).every("figure")
-    assert len(shown) == 7
+    assert len(shown) == len(kinds)
     assert all(len(one.every("svg")) == 1 for one in shown)
     assert [name for name in names if f"(plots/{name})" in written.md.read_text()] == names
     assert drawing.INK not in written.html.read_text()
+
+
+def test_the_shares_of_the_time_are_of_stages_that_take_some():
+    seconds = {"plan": 1.0, "evaluate": 0.0, "generate": 3.0}
+    stages = {node: NodeCost(1, 0, 0, each) for node, each in seconds.items()}
+    assert time_shares(stages) == {"plan": 0.25, "generate": 0.75}
+    assert time_shares({"generate": NodeCost(1, 0, 0, 0.0)}) == {}
 
 
 def test_levels_of_diversity_are_shown_as_they_are(tmp_path):
