@@ -26,6 +26,8 @@ from dubito.evals.store import Store
 from scipy.stats import spearmanr
 
 SEED = 0
+FULL = 5.0
+"""The highest score that the evaluators `report` and `choice` give a step of the plan."""
 
 
 class Asked(NamedTuple):
@@ -82,9 +84,12 @@ def of_df_rag(asked: Sequence[Asked]) -> Iterator[str]:
         if len(set(support)) > 1 and len(set(recall)) > 1:
             orders.append(float(spearmanr(support, recall).statistic))
     yield f"{len(recalls['any set'])} questions, {sets} sets; all sets of a question have the same support: {ties}"
-    yield f"sets with the highest support a step: {levels.count(max(levels))}"
+    if full := levels.count(FULL):
+        yield f"sets with the full score for every step: {full}"
     yield f"rank correlation of support and recall within a question: {figure(orders)} ({len(orders)} questions)"
     yield from (f"recall of {name}: {figure(values)}" for name, values in recalls.items())
+    gains = [chosen - similar for chosen, similar in zip(recalls[names[0]], recalls[names[3]], strict=True)]
+    yield f"the chosen set above the set of λ = 1: {figure(gains)}"
 
 
 def of_dense_rag(asked: Sequence[Asked]) -> Iterator[str]:

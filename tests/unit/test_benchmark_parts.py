@@ -29,13 +29,14 @@ def test_the_recall_of_the_set_with_most_support_stands_beside_that_of_any_set()
     means = [re.sub(r"( \(-?\d\.\d\d to [^)]*\))", "", line) for line in of_df_rag([told, tied])]
     assert means == [
         "2 questions, 5 sets; all sets of a question have the same support: 1",
-        "sets with the highest support a step: 2",
+        "sets with the full score for every step: 2",
         "rank correlation of support and recall within a question: 1.00 (1 questions)",
         "recall of the chosen set: 0.50",
         "recall of a set of most support: 0.62",
         "recall of any set: 0.38",
         "recall of the set of λ = 1: 0.00",
         "recall of the best set: 0.75",
+        "the chosen set above the set of λ = 1: 0.50",
     ]
 
 
