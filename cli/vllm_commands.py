@@ -12,7 +12,9 @@ from pathlib import Path
 from ..errors import UserFault
 
 PLUGIN = Path(__file__).parents[1] / "models" / "vllm_plugin"
-CPU_FLAGS = {"--dtype": "float32", "--enforce-eager": None}
+CPU_FLAGS = {"--dtype": "float32", "--enforce-eager": None, "--block-size": "32"}
+"""Each sample of a prompt reads the prompt's last cache block anew, and a block has 128 tokens unless it is set."""
+
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
 HALF_A_GPU = {"--gpu-memory-utilization": "0.45"}
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")

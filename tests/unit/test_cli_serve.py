@@ -114,7 +114,7 @@ def test_a_plain_server_is_one_command(model: Path) -> None:
     (plain,) = planned(model)
     assert plain["command"] == [
         *("vllm", "serve", str(model), "--served-model-name", "Small-Model-1.5B", "--host", "127.0.0.1"),
-        *("--dtype", "float32", "--enforce-eager", "--port", "8000"),
+        *("--dtype", "float32", "--enforce-eager", "--block-size", "32", "--port", "8000"),
     ]
     assert plain["environment"] == {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
 
