@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
 from dubito.errors import UserFault
 from dubito.evals import run_folder
 from dubito.evals.answers import f1
@@ -75,9 +75,9 @@ def of_df_rag(asked: Sequence[Asked]) -> Iterator[str]:
         most = [share for share, value in zip(recall, support, strict=True) if value == max(support)]
         star = one.output["lambda_star"]
         chosen = next(share for share, each in zip(recall, candidates, strict=True) if star in each["lambdas"])
-        shares = (chosen, np.mean(most), np.mean(recall), recall[-1], max(recall))
+        shares = (chosen, fmean(most), fmean(recall), recall[-1], max(recall))
         for name, value in zip(names, shares, strict=True):
-            recalls[name].append(float(value))
+            recalls[name].append(value)
         ties += len(set(support)) == 1
         sets += len(support)
         levels += support
