@@ -3,9 +3,9 @@
     python benchmarks/parts.py RUN [RUN ...]
 
 RUN: a run of `dubito eval`, or what `dubito report RUN --keep` made of it. DF-RAG: does the support tell which chunk
-set has the gold documents? DENSE-RAG: the answers to uncertain questions after each stage, with the DSE. SUNAR: the
-answer before and after the evidence is read again. SeaKR: the answers of both endings. Intervals are 95 %, over
-questions.
+set has the gold documents (sampling=uniform, which scores every set)? DENSE-RAG: the answers to uncertain questions
+after each stage, with the DSE. SUNAR: the answer before and after the evidence is read again. SeaKR: the answers of
+both endings. Intervals are 95 %, over questions.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def of_df_rag(asked: Sequence[Asked]) -> Iterator[str]:
     levels, ties, orders, sets = [], 0, [], 0
     for one in asked:
         candidates, gold = one.output["candidates"], set(one.question.gold_documents)
-        if not candidates or not gold:
-            continue
         by_levels = {tuple(each["lambdas"]): each["support"] for each in one.output["supports"]}
+        if not candidates or not gold or len(by_levels) < len(candidates):
+            continue
         steps = len(one.output["plan"])
         support = [by_levels[tuple(each["lambdas"])] / steps for each in candidates]
         recall = [len(gold & {name.rsplit("#", 1)[0] for name in each["chunk_ids"]}) / len(gold) for each in candidates]
@@ -186,6 +186,8 @@ def main() -> None:
             found = asked_in(folder)
         except UserFault as fault:
             parser.error(str(fault))
+        if not PARTS.keys() & {graph for _, graph in found}:
+            parser.error(f"{folder} has no answers of {', '.join(PARTS)}.")
         for (label, graph), asked in found.items():
             if graph in PARTS:
                 print(f"\n{label}: {len(asked)} answers")

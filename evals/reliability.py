@@ -65,7 +65,10 @@ def auroc_interval(area: float, right: int, wrong: int, level: float = 0.95) -> 
 
     area: in [0, 1]; right, wrong: how many answers it compares, at least one each. The ends are the areas from which
     the found one is just as far as chance allows, by the variance of Hanley and McNeil (1982). Needs scipy.
+    Raises `UserFault` without right or wrong answers.
     """
+    if min(right, wrong) < 1:
+        raise UserFault("An AUROC compares right answers with wrong ones: give at least one of each.")
     return _lower_end(area, right, wrong, level), 1 - _lower_end(1 - area, right, wrong, level)
 
 

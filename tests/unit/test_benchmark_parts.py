@@ -25,8 +25,10 @@ def df_rag(*sets: tuple[list[str], float], chosen: int) -> Asked:
 
 def test_the_recall_of_the_set_with_most_support_stands_beside_that_of_any_set() -> None:
     told = df_rag((["a#0", "b#2#1"], 9), (["a#0", "x#0"], 7), (["x#0", "y#0"], 2), chosen=0)
+    unscored = df_rag((["a#0"], 9), (["x#0"], 2), chosen=0)
+    unscored.output["supports"].pop()  # as with binary sampling
     tied = df_rag((["a#0", "x#0"], 10), (["x#0", "y#0"], 10), chosen=1)
-    means = [re.sub(r"( \(-?\d\.\d\d to [^)]*\))", "", line) for line in of_df_rag([told, tied])]
+    means = [re.sub(r"( \(-?\d\.\d\d to [^)]*\))", "", line) for line in of_df_rag([told, unscored, tied])]
     assert means == [
         "2 questions, 5 sets; all sets of a question have the same support: 1",
         "sets with the full score for every step: 2",

@@ -50,6 +50,12 @@ def test_the_interval_of_an_auroc_by_hand(area: float, low: float, high: float |
     assert found == pytest.approx((low, 1 - low if high is None else high), abs=1e-6)
 
 
+@pytest.mark.parametrize(("right", "wrong"), [(0, 3), (3, 0)])
+def test_there_is_no_interval_without_right_and_wrong_answers(right: int, wrong: int) -> None:
+    with pytest.raises(UserFault, match="at least one of each"):
+        auroc_interval(0.5, right, wrong)
+
+
 @pytest.mark.parametrize(("right", "wrong", "shift"), [(35, 55, 0.5), (10, 20, 1.5), (15, 75, 0.0)])
 def test_the_interval_of_an_auroc_holds_the_true_one(right: int, wrong: int, shift: float) -> None:
     random, true = np.random.default_rng(0), NormalDist().cdf(shift / 2**0.5)
