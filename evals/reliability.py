@@ -94,14 +94,40 @@ def expected_calibration_error(confidences: ArrayLike, right: ArrayLike, bins: i
     Raises `UserFault` for values outside [0, 1].
     """
     values, is_right = checked_truths(confidences, right, "what was right")
-    if not len(values) or values.min() < 0 or values.max() > 1:
+    return float(_calibration_errors(_probabilities(values), is_right, bins))
+
+
+def chance_calibration_error(
+    confidences: ArrayLike, seed: int, level: float = 0.95, bins: int = BINS
+) -> tuple[float, float]:
+    """The range of the calibration error if each confidence were the exact probability of being right.
+
+    An error within it is no sign of wrong confidences: so few answers are never right in just these shares. Outcomes
+    are drawn from the confidences a thousand times (consistency resampling, Bröcker and Smith 2007).
+    confidences: [n], n ≥ 1; level: the share of the drawn errors between the two ends.
+    Raises `UserFault` for values outside [0, 1].
+    """
+    values = _probabilities(np.asarray(confidences, dtype=np.float64))
+    drawn = np.random.default_rng(seed).random((1000, len(values))) < values
+    low, high = np.quantile(_calibration_errors(values, drawn, bins), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _probabilities(values: Numbers) -> Numbers:
+    # a NaN is in no range
+    if not len(values) or not ((values >= 0) & (values <= 1)).all():
         raise UserFault(
             "A calibration error needs at least one confidence, in [0, 1]: turn uncertainties into confidences."
         )
+    return values
+
+
+def _calibration_errors(confidences: Numbers, right: NDArray[np.bool_], bins: int) -> Numbers:
+    """Of confidences [n] with outcomes [..., n]: [...]."""
     # searched, because 0.3 * 10 would round past the edge of its bin
-    places = np.searchsorted(np.arange(1, bins) / bins, values, side="left")
-    gaps = np.bincount(places, weights=is_right - values, minlength=bins)
-    return float(np.abs(gaps).sum() / len(values))
+    places = np.searchsorted(np.arange(1, bins) / bins, confidences, side="left")
+    gaps = (right - confidences) @ np.eye(bins)[places]
+    return np.asarray(np.abs(gaps).sum(axis=-1) / len(confidences))
 
 
 def confidences_from(uncertainties: ArrayLike, right: ArrayLike, seed: int, folds: int = 5) -> list[float]:

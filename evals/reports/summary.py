@@ -16,6 +16,7 @@ from ..reliability import (
     auroc,
     auroc_interval,
     by_uncertainty,
+    chance_calibration_error,
     confidences_from,
     expected_calibration_error,
     risk_coverage,
@@ -116,8 +117,8 @@ class UncertaintyQuality:
     unmeasured: answers whose uncertainty is unknown; auroc_em, auroc: wrong is EM 0, and F1 < `RIGHT`, None if all
     answers are right or all wrong; auroc_interval: the 95 % interval of `auroc`; aurc: the risk is 1 − F1; mean_risk:
     the AURC of an uninformative (constant) uncertainty; ece: of confidences fitted to other answers, None below
-    `LEAST_FOR_ECE` answers; certain, uncertain: F1 up to the threshold and above it, None if the system has no single
-    threshold.
+    `LEAST_FOR_ECE` answers; chance_ece: between which ends it would be by chance alone, were these confidences exact;
+    certain, uncertain: F1 up to the threshold and above it, None if the system has no single threshold.
     """
 
     system: str
@@ -130,6 +131,7 @@ class UncertaintyQuality:
     aurc: float
     mean_risk: float
     ece: float | None
+    chance_ece: tuple[float, float] | None
     threshold: float | None
     certain: UncertaintyBin | None
     uncertain: UncertaintyBin | None
@@ -481,6 +483,7 @@ def _uncertainty_quality(label: str, outcomes: Sequence[ScoredOutcome], seed: in
     right = [outcome.right for outcome, _ in known]
     certain, uncertain = (None, None) if threshold is None else by_uncertainty(values, f1, [threshold])
     area = auroc(values, [not is_right for is_right in right])
+    confidences = confidences_from(values, right, seed) if len(known) >= LEAST_FOR_ECE else None
     return UncertaintyQuality(
         label,
         ", ".join(signals),
@@ -491,9 +494,8 @@ def _uncertainty_quality(label: str, outcomes: Sequence[ScoredOutcome], seed: in
         None if area is None else auroc_interval(area, sum(right), len(right) - sum(right)),
         risk_coverage(values, [1 - score for score in f1]).aurc,
         1 - sum(f1) / len(f1),
-        expected_calibration_error(confidences_from(values, right, seed), right)
-        if len(known) >= LEAST_FOR_ECE
-        else None,
+        None if confidences is None else expected_calibration_error(confidences, right),
+        None if confidences is None else chance_calibration_error(confidences, seed),
         threshold,
         certain,
         uncertain,

@@ -29,8 +29,8 @@ STAGE_NOTE = "Means over questions. The seconds of parallel runs add up."
 UNCERTAINTY_NOTE = (
     "AUROC: the probability that a wrong answer is more uncertain than a right one; 0.5 is chance. The interval is of "
     "the second AUROC. AURC: the area under the risk-coverage curve of 1 − F1; an uninformative uncertainty reaches "
-    "the mean risk. ECE: of confidences fitted to the other answers. A withheld answer is scored as if it had been "
-    "given."
+    "the mean risk. ECE: of confidences fitted to the other answers; by chance: within which it would be in 95% of "
+    "cases, were these confidences exact. A withheld answer is scored as if it had been given."
 )
 
 
@@ -200,12 +200,23 @@ def _stages(costs: Sequence[MeanCost]) -> Table:
 
 
 def _uncertainties(section: Section) -> Table:
-    columns = ["system", "uncertainty", "n", "AUROC (EM)", f"AUROC (F1 < {RIGHT:g})", "95% interval", "ECE", "AURC"]
+    columns = [
+        "system",
+        "uncertainty",
+        "n",
+        "AUROC (EM)",
+        f"AUROC (F1 < {RIGHT:g})",
+        "95% interval",
+        "ECE",
+        "by chance",
+        "AURC",
+    ]
     rows = []
     for quality in section.uncertainties:
         n = f"{quality.n}" + (f" ({quality.unmeasured} unknown)" if quality.unmeasured else "")
         areas = [*map(number, (quality.auroc_em, quality.auroc)), _interval(quality.auroc_interval)]
-        figures = [*areas, *map(number, (quality.ece, quality.aurc, quality.mean_risk))]
+        errors = number(quality.ece), _interval(quality.chance_ece)
+        figures = [*areas, *errors, *map(number, (quality.aurc, quality.mean_risk))]
         bins = number(quality.threshold, 2), bin_text(quality.certain), bin_text(quality.uncertain)
         rows.append(Row([*_cells(quality.system, quality.signal), *numbers(n, *figures, *bins)]))
     columns += ["mean risk", "threshold", "certain: F1 (n)", "uncertain: F1 (n)"]

@@ -18,6 +18,7 @@ from dubito.evals.reliability import (
     auroc,
     auroc_interval,
     by_uncertainty,
+    chance_calibration_error,
     confidences_from,
     expected_calibration_error,
     risk_coverage,
@@ -101,6 +102,38 @@ def test_the_number_of_bins_is_a_setting() -> None:
 def test_what_is_no_probability_has_no_calibration_error(confidences: list[float]) -> None:
     with pytest.raises(UserFault, match=r"in \[0, 1\]"):
         expected_calibration_error(confidences, [True] * len(confidences))
+
+
+@pytest.mark.parametrize(
+    ("confidences", "level", "low", "high"),
+    [
+        ([0.5], 0.95, 0.5, 0.5),  # right or wrong, it is as far off
+        ([0.0, 1.0, 1.0], 0.95, 0.0, 0.0),  # what is certain happens
+        # 0, 1/4 and 1/2 off in 6, 8 and 2 of 16 cases
+        ([0.5] * 4, 0.95, 0.0, 0.5),
+        ([0.5] * 4, 0.5, 0.0, 0.25),
+    ],
+)
+def test_calibration_errors_by_chance_by_hand(confidences: list[float], level: float, low: float, high: float) -> None:
+    assert chance_calibration_error(confidences, seed=0, level=level) == pytest.approx((low, high))
+
+
+def test_exact_confidences_have_an_error_within_chance() -> None:
+    draw = np.random.default_rng(4)
+    within = 0
+    for seed in range(300):
+        confidences = draw.beta(2, 1, size=60)
+        low, high = chance_calibration_error(confidences, seed)
+        within += low <= expected_calibration_error(confidences, draw.random(60) < confidences) <= high
+    assert 0.91 < within / 300 < 0.99
+    overconfident = np.sqrt(confidences)
+    assert expected_calibration_error(overconfident, [False] * 60) > chance_calibration_error(overconfident, 0)[1]
+
+
+@pytest.mark.parametrize("confidences", [[1.1], [-0.1], [float("nan")], []])
+def test_what_is_no_probability_has_no_error_by_chance(confidences: list[float]) -> None:
+    with pytest.raises(UserFault, match=r"in \[0, 1\]"):
+        chance_calibration_error(confidences, seed=0)
 
 
 # confidences

@@ -230,14 +230,20 @@ def test_a_system_without_doubts_of_its_own_has_none(tmp_path):
 
 
 def test_enough_answers_have_a_calibration_error(tmp_path):
-    questions = [asked(f"q{i}", "right") for i in range(20)]
-    found = [answered("d", f"q{i}", "right", uncertainty=dse(0.1 * i)) for i in range(1, 20)]
-    found.append(answered("d", "q0", "wrong", uncertainty=dse(2.5)))
-    bench, store = made(tmp_path / "run", [DENSE], questions, found)
-    with store:
-        ece = summary_of(bench, store).sections[0].uncertainties[0].ece
-    assert ece is not None
-    assert 0 <= ece <= 1
+    def errors(name, first):
+        questions = [asked(f"q{i}", "right") for i in range(20)]
+        found = [answered("d", f"q{i}", "right", uncertainty=dse(0.1 * i)) for i in range(1, 20)]
+        found.append(answered("d", "q0", first, uncertainty=dse(2.5)))
+        bench, store = made(tmp_path / name, [DENSE], questions, found)
+        with store:
+            doubt = summary_of(bench, store).sections[0].uncertainties[0]
+        return doubt.ece, doubt.chance_ece
+
+    # all right: every fit says 1. The fit to the others does not see that the most uncertain one is wrong
+    assert errors("right", "right") == (0, (0, 0))
+    ece, chance = errors("wrong", "wrong")
+    assert ece >= 1 / 20
+    assert 0 <= chance[0] <= chance[1] <= 1
 
 
 def test_datasets_are_apart(tmp_path):
