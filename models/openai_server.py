@@ -65,7 +65,7 @@ class Server:
         self.base_url = checked_url(base_url, "http://127.0.0.1:8000/v1")
         self._served: dict[str, int | None] | None = None
         self._listed: dict[str, dict[str, Any]] | None = None
-        self._outages = Outages()
+        self._outages = Outages(self.base_url)
         self._streams = True
 
     async def served(self) -> dict[str, int | None]:

@@ -1,8 +1,12 @@
 """A server's outages, waited out: while a server refuses everything, one caller probes it and all others wait."""
 
 import asyncio
+import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
+
+logger = logging.getLogger(__name__)
 
 REFUSALS = 3
 """Refusals in a row, of any callers, that make an outage."""
@@ -18,7 +22,9 @@ class Outages:
     outage: its name is wrong, or it was not started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: str) -> None:
+        """server: its name in the log."""
+        self._server = server
         self._has_answered = False
         self._refusals = 0
         self._since = 0.0
@@ -59,7 +65,12 @@ class Outages:
             self._next_probe = now + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
             if await probe():
+                if self._probe_failed:
+                    logger.warning("%s answers again.", self._server)
                 self.answered()
             else:
+                if not self._probe_failed:
+                    patience = "" if limit == math.inf else f", up to {limit:.0f} s (DUBITO_OUTAGE_S)"
+                    logger.warning("%s does not answer: start it again, it is waited for%s.", self._server, patience)
                 failed = self._probe_failed = True
         return failed

@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def down() -> Outages:
     """A server in an outage that begins now."""
-    outages = Outages()
+    outages = Outages("http://mill:8000/v1")
     outages.answered()
     refuse(outages, REFUSALS)
     return outages
@@ -53,7 +53,7 @@ def refuse(outages: Outages, times: int) -> None:
 
 
 def test_only_a_server_that_has_answered_can_have_an_outage():
-    outages = Outages()
+    outages = Outages("http://mill:8000/v1")
     refuse(outages, 2 * REFUSALS)
     assert outages.seconds is None
     outages.answered()
@@ -66,7 +66,7 @@ def test_only_a_server_that_has_answered_can_have_an_outage():
 
 
 async def test_one_caller_at_a_time_probes(quick):
-    outages = Outages()
+    outages = Outages("http://mill:8000/v1")
     outages.answered()
     refuse(outages, REFUSALS)
     probes = 0
@@ -86,7 +86,7 @@ async def test_one_caller_at_a_time_probes(quick):
 
 
 async def test_the_wait_ends_at_the_limit(quick):
-    outages = Outages()
+    outages = Outages("http://mill:8000/v1")
     outages.answered()
     refuse(outages, REFUSALS)
 
@@ -98,7 +98,7 @@ async def test_the_wait_ends_at_the_limit(quick):
 
 
 def test_an_outage_lasts_since_the_first_refusal(clock):
-    outages = Outages()
+    outages = Outages("http://mill:8000/v1")
     outages.answered()
     outages.refused()
     clock.now = 5.0
@@ -127,3 +127,14 @@ async def test_who_only_waits_learns_of_another_callers_failed_probe(clock):
     refuse(outages, REFUSALS)
     assert not await outages.wait(clock.probe, 1000), "in this outage no probe has failed"
     assert clock.probes == [0, 1, 3, 7]
+
+
+async def test_an_outage_is_logged_once_when_it_is_waited_for_and_when_it_ends(clock, caplog):
+    outages = down()
+    clock.up = 20.0
+    assert await outages.wait(clock.probe, 300)
+    begun = "http://mill:8000/v1 does not answer: start it again, it is waited for, up to 300 s (DUBITO_OUTAGE_S)."
+    assert caplog.messages == [begun, "http://mill:8000/v1 answers again."]
+    refuse(outages, REFUSALS)
+    assert not await outages.wait(clock.probe, 300)
+    assert len(caplog.messages) == 2, "a server that answers every probe has no outage"
