@@ -24,7 +24,10 @@ SEPER, STEPS, RATINGS, BERTSCORE = "seper", "seper_steps", "llm_judge", "bertsco
 """The names of the measurements in the store."""
 
 BATCH = 32
-"""Answers that are sampled and judged together. A killed run loses one batch."""
+"""Answers that are sampled and judged together. A killed run loses two batches."""
+
+BATCHES_AT_ONCE = 2
+"""While one batch waits for its longest samples and for the judge, the chat model has another."""
 
 OnProgress = Callable[[int, int], None]
 """Hears how many answers are measured, of how many."""
@@ -44,17 +47,24 @@ async def measure_seper(
     """
     waiting = await asyncio.to_thread(_unmeasured, run, store, SEPER)
     done = too_long = 0
+
+    async def measure(work: tuple[SePerContext, Sequence[tuple[Outcome, RunQuestion]]]) -> None:
+        nonlocal done, too_long
+        context, batch = work
+        pieces = [Piece(question.question, question.answers, _evidence(outcome)) for outcome, question in batch]
+        for (outcome, _), result in zip(batch, await measure_pieces(pieces, context, resources), strict=True):
+            if isinstance(result, ContextOverflow):
+                too_long += 1
+            else:
+                await asyncio.to_thread(store.measured, outcome.system, outcome.question, SEPER, _figures(result))
+        done += len(batch)
+        on_progress(done, len(waiting))
+
+    batches = []
     for context in _distinct(contexts.values()):
-        own = iter([item for item in waiting if contexts[item[0].system] == context])
-        while batch := list(islice(own, BATCH)):
-            pieces = [Piece(question.question, question.answers, _evidence(outcome)) for outcome, question in batch]
-            for (outcome, _), result in zip(batch, await measure_pieces(pieces, context, resources), strict=True):
-                if isinstance(result, ContextOverflow):
-                    too_long += 1
-                else:
-                    await asyncio.to_thread(store.measured, outcome.system, outcome.question, SEPER, _figures(result))
-            done += len(batch)
-            on_progress(done, len(waiting))
+        own = [item for item in waiting if contexts[item[0].system] == context]
+        batches += [(context, own[start : start + BATCH]) for start in range(0, len(own), BATCH)]
+    await worker_pool(batches, measure, BATCHES_AT_ONCE)
     return too_long
 
 

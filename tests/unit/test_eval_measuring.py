@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from dubito.errors import ModelFault, ModelUnavailable, UserFault
-from dubito.evals import run_folder
+from dubito.evals import measuring, run_folder
 from dubito.evals.datasets import Dataset
 from dubito.evals.measuring import measure_seper, measure_steps, seper_contexts
 from dubito.evals.questions import GoldQuestion
@@ -17,7 +18,7 @@ from dubito.evals.run_folder import EvaluationRun, System
 from dubito.evals.runner import Asker, run_all
 from dubito.evals.seper import Piece, SePerResult, measure_pieces
 from dubito.evals.store import Outcome, Store
-from dubito.models.interfaces import Completion, Message, Reply, Sampling, Token, Tokens
+from dubito.models.interfaces import Completion, Judgements, Message, Reply, Sampling, Token, Tokens
 from dubito.resources.resources import Resources
 from dubito.state.reasoning import ReasoningContext
 from dubito.state.vanilla_rag import VanillaRagContext
@@ -114,6 +115,30 @@ async def test_what_was_measured_is_not_measured_again(tmp_path: Path, store: St
     assert sampled == 3 * 3  # with two, with three and without, for each question
     await measure_seper(run, store, contexts, resources, lambda *_: None)
     assert len(llm.sampled) == sampled
+
+
+async def test_the_next_batch_is_sampled_while_one_is_judged(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(measuring, "BATCH", 4)
+    llm, run = Believer(), two_systems(tmp_path)
+    await asked(run, store, llm)
+
+    class Patient(ScriptedJudge):
+        """Judges nothing before the second batch is sampled: the first one has five different prompts."""
+
+        async def judge(self, question: str, pairs: Sequence[tuple[str, str]]) -> Judgements:
+            while len(llm.sampled) <= 5:  # noqa: ASYNC110 - the model only counts
+                await asyncio.sleep(0.001)
+            return await super().judge(question, pairs)
+
+    resources = Resources(**resources_of(llm) | {"judge": Patient()})
+    heard: list[tuple[int, int]] = []
+    async with asyncio.timeout(20):
+        await measure_seper(run, store, seper_contexts(run, {"samples": 4}), resources, lambda *so: heard.append(so))
+    assert heard[-1] == (9, 9)
+    assert len(heard) == 3
+    assert len(store.measurements("seper")) == 9
 
 
 @pytest.mark.usefixtures("fast_retries")
