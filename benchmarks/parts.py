@@ -5,7 +5,8 @@
 RUN: a run of `dubito eval`, or what `dubito report RUN --keep` made of it. DF-RAG: does the support tell which chunk
 set has the gold documents (sampling=uniform, which scores every set)? DENSE-RAG: the answers to uncertain questions
 after each stage, with the DSE. SUNAR: the answer before and after the evidence is read again. SeaKR: the answers of
-both endings. Intervals are 95 %, over questions.
+both endings. SePer, if it was measured: is ΔSePer larger where the evidence has every supporting document? Intervals
+are 95 %, over questions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from dubito.errors import UserFault
 from dubito.evals import run_folder
 from dubito.evals.answers import f1
+from dubito.evals.measuring import SEPER
 from dubito.evals.questions import GoldQuestion
 from dubito.evals.scores import RIGHT
 from dubito.evals.statistics import bootstrap_interval
@@ -31,10 +33,11 @@ FULL = 5.0
 
 
 class Asked(NamedTuple):
-    """A question with what a system gave for it."""
+    """A question with what a system gave for it. seper: with the evidence, without and the difference, if measured."""
 
     question: GoldQuestion
     output: Mapping[str, Any]
+    seper: Mapping[str, float] | None = None
 
 
 def asked_in(folder: Path) -> dict[tuple[str, str], list[Asked]]:
@@ -44,10 +47,12 @@ def asked_in(folder: Path) -> dict[tuple[str, str], list[Asked]]:
     graphs = {system.label: system.graph for system in run.systems}
     found: dict[tuple[str, str], list[Asked]] = {}
     with Store(run.results) as store:
+        seper = store.measurements(SEPER)
         for outcome in store.outcomes():
             if outcome.output is not None:
                 key = outcome.system, graphs[outcome.system]
-                found.setdefault(key, []).append(Asked(by_id[outcome.question], outcome.output))
+                measured = seper.get((outcome.system, outcome.question))
+                found.setdefault(key, []).append(Asked(by_id[outcome.question], outcome.output, measured))
     return found
 
 
@@ -154,6 +159,37 @@ def of_seakr(asked: Sequence[Asked]) -> Iterator[str]:
         yield f"F1 chosen: {figure([score(one.output['answer'], one.question) for one in both])}"
 
 
+def of_seper(asked: Sequence[Asked]) -> Iterator[str]:
+    """ΔSePer beside the gold documents in the evidence, and SePer beside right and wrong answers."""
+    measured = [one for one in asked if one.seper is not None]
+    yield f"ΔSePer of {len(measured)}: {figure(belief(measured, 'delta'))}"
+    whole, part = parted(measured, has_all_documents)
+    yield (
+        f"ΔSePer of evidence with every supporting document: {figure(belief(whole, 'delta'))} ({len(whole)}); without: "
+        f"{figure(belief(part, 'delta'))} ({len(part)})"
+    )
+    right, wrong = parted(measured, lambda one: score(one.output["answer"], one.question) >= RIGHT)
+    yield (
+        f"SePer of right answers: {figure(belief(right, 'seper'))} ({len(right)}); of wrong ones: "
+        f"{figure(belief(wrong, 'seper'))} ({len(wrong)})"
+    )
+
+
+def belief(measured: Sequence[Asked], name: str) -> list[float]:
+    """The figures of that name: `seper`, `seper_without` or `delta`."""
+    return [one.seper[name] for one in measured if one.seper is not None]
+
+
+def parted(asked: Sequence[Asked], belongs: Callable[[Asked], bool]) -> tuple[list[Asked], list[Asked]]:
+    """Those of which it is true, and the others."""
+    return [one for one in asked if belongs(one)], [one for one in asked if not belongs(one)]
+
+
+def has_all_documents(one: Asked) -> bool:
+    """Has the evidence every supporting document?"""
+    return set(one.question.gold_documents) <= {chunk["doc_id"] for chunk in one.output["evidence"]}
+
+
 def compared(
     asked: Sequence[Asked],
     first: str,
@@ -177,6 +213,14 @@ def score(answer: str, question: GoldQuestion) -> float:
 PARTS = {"df_rag": of_df_rag, "dense_rag": of_dense_rag, "sunar": of_sunar, "seakr": of_seakr}
 
 
+def parts_of(graph: str, asked: Sequence[Asked]) -> Iterator[Callable[[Sequence[Asked]], Iterator[str]]]:
+    """What there is to say of a system's answers."""
+    if graph in PARTS:
+        yield PARTS[graph]
+    if any(one.seper is not None for one in asked):
+        yield of_seper
+
+
 def main() -> None:
     """Print the parts of every system of the runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -186,12 +230,12 @@ def main() -> None:
             found = asked_in(folder)
         except UserFault as fault:
             parser.error(str(fault))
-        if not PARTS.keys() & {graph for _, graph in found}:
-            parser.error(f"{folder} has no answers of {', '.join(PARTS)}.")
-        for (label, graph), asked in found.items():
-            if graph in PARTS:
-                print(f"\n{label}: {len(asked)} answers")
-                print("\n".join(f"  {line}" for line in PARTS[graph](asked)))
+        parts = [(label, asked, of) for (label, graph), asked in found.items() for of in parts_of(graph, asked)]
+        if not parts:
+            parser.error(f"{folder} has no answers of {', '.join(PARTS)}, and no measured SePer.")
+        for label, asked, of in parts:
+            print(f"\n{label}: {len(asked)} answers")
+            print("\n".join(f"  {line}" for line in of(asked)))
 
 
 if __name__ == "__main__":

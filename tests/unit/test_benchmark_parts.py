@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dubito.benchmarks.parts import Asked, of_dense_rag, of_df_rag, of_seakr, of_sunar
+from dubito.benchmarks.parts import Asked, of_dense_rag, of_df_rag, of_seakr, of_seper, of_sunar, parts_of
 from dubito.evals.questions import GoldQuestion
 
 WHO = GoldQuestion("Who?", ("Ada Tarn",), id="q1", gold_documents=("a", "b#2"))
@@ -78,3 +78,26 @@ def test_two_answers_of_a_run_are_compared() -> None:
         "F1 chosen: 0.00 (0.00 to 0.00)",
     ]
     assert list(of_seakr([one])) == ["questions for which something was retrieved: 0 of 1; with both endings: 0"]
+
+
+def test_seper_stands_beside_the_documents_and_the_answers() -> None:
+    def believed(answer: str, documents: list[str], with_evidence: float, delta: float) -> Asked:
+        evidence = [{"doc_id": document} for document in documents]
+        seper = {"seper": with_evidence, "seper_without": with_evidence - delta, "delta": delta}
+        return Asked(WHO, {"answer": answer, "evidence": evidence}, seper)
+
+    asked = [
+        believed("Ada Tarn", ["b#2", "x", "a"], 0.9, 0.5),
+        believed("Ada", ["a"], 0.7, 0.25),  # F1 2/3 is right
+        believed("Bo", [], 0.2, -0.25),
+        Asked(WHO, {"answer": "Bo", "evidence": []}),
+    ]
+    means = [re.sub(r" \(-?\d\.\d\d to [^)]*\)", "", line) for line in of_seper(asked)]
+    assert means == [
+        "ΔSePer of 3: 0.17",
+        "ΔSePer of evidence with every supporting document: 0.50 (1); without: 0.00 (2)",
+        "SePer of right answers: 0.80 (2); of wrong ones: 0.20 (1)",
+    ]
+    assert list(parts_of("vanilla_rag", asked)) == [of_seper]
+    assert list(parts_of("seakr", asked)) == [of_seakr, of_seper]
+    assert list(parts_of("vanilla_rag", asked[3:])) == []
