@@ -68,8 +68,8 @@ def test_an_evaluation_that_was_killed_again_and_again_is_that_of_an_unbroken_ru
     anew += ["--llm", f"openai:{stub.url}#stub", "--at-once", 3]
     folder, whole = tmp_path / "killed.run", tmp_path / "whole.run"
     results, before = folder / "results.sqlite", dict[tuple[str, str], Any]()
-    for kill in range(5):
-        wanted = 8 * kill + 1
+    for kill in range(3):
+        wanted = 14 * kill + 1
         command = ["eval", "--resume", folder] if before else [*anew, "--out", folder]
         killed(command, lambda least=wanted: len(outcomes(results)) >= least)  # type: ignore[misc]
         kept = outcomes(results)
@@ -94,12 +94,12 @@ def test_an_index_that_was_killed_again_and_again_is_that_of_an_unbroken_run(stu
     write_lines(corpus, lines)
     command = ["index", corpus, "--encoder", f"openai:{stub.url}#emb", "--out"]
     holds = ["numpy.save", "dubito.retrieval.saved_folder._put_in_place"]
-    for kill in range(6):
+    for kill in range(4):
         sent, held = len(stub.requests), tmp_path / f"held {kill}"
-        if kill < 4:
-            killed([*command, folder], lambda least=sent + kill: len(stub.requests) > least)  # type: ignore[misc]
+        if kill < 2:
+            killed([*command, folder], lambda least=sent + 2 * kill: len(stub.requests) > least)  # type: ignore[misc]
         else:
-            hold = f"{holds[kill - 4]} {held}"
+            hold = f"{holds[kill - 2]} {held}"
             killed([*command, folder], held.exists, hold)
             stub.requests.clear()
         with pytest.raises(UserFault, match="is not an index"):
@@ -153,8 +153,8 @@ def test_a_calibration_that_was_killed_again_and_again_is_that_of_an_unbroken_ru
     command = ["calibrate", "retrieval_threshold", questions, "--corpus", "sample", "--llm", f"openai:{stub.url}#stub"]
     command += ["--set", "estimator=perplexity", "--at-once", 2, "--out"]
     results, before = tmp_path / "killed.questions.sqlite", dict[tuple[str, str], Any]()
-    for kill in range(5):
-        wanted = 4 * kill + 1
+    for kill in range(3):
+        wanted = 7 * kill + 1
         killed([*command, tmp_path / "killed.json"], lambda least=wanted: len(outcomes(results)) >= least)  # type: ignore[misc]
         kept = outcomes(results)
         assert not (tmp_path / "killed.json").exists()
@@ -172,8 +172,8 @@ def test_a_trace_that_was_killed_is_readable_to_its_last_whole_line(stub: Stub, 
     command = ["ask", "Who is number 3?", "--graph", "cot", "--llm", f"openai:{stub.url}#stub", "--trace"]
     dubito(*command, whole)
     events = [json.loads(line)["type"] for line in whole.read_bytes().splitlines()]
-    for kill in range(5):
-        path, least = tmp_path / f"{kill}.jsonl", min(1 + 2 * kill % len(events), len(events) - 1)
+    for kill in range(3):
+        path, least = tmp_path / f"{kill}.jsonl", min(1 + 4 * kill, len(events) - 1)
         killed([*command, path], partial(has_lines, path, least))
         content = path.read_bytes()
         found = read(path)
