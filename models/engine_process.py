@@ -20,7 +20,7 @@ from ..errors import CapabilityMissing, DubitoError, ModelFault, UserFault
 from .background import run_in_background, start_in_background
 from .chat_text import ChatText
 from .engine_options import ASK_STATE, EngineOptions
-from .generation import SampledTokens, layer_to_read, no_feed_forward
+from .generation import SampledTokens, along, layer_to_read, next_tokens, no_feed_forward
 from .interfaces import States, Vectors
 from .local_weights import first_line
 
@@ -81,15 +81,11 @@ class Engine:
         One request for each distinct beginning of a path asks for the next token. The prompt and shared beginnings come
         from vLLM's prefix cache, which vLLM's own `prompt_logprobs` bypass.
         """
-        nexts: dict[tuple[int, ...], set[int]] = {}
-        for path in paths:
-            for i, token in enumerate(path):
-                nexts.setdefault(tuple(path[:i]), set()).add(token)
+        nexts = next_tokens(paths)
         logprobs = await gather_or_cancel(
             self._next([*prompt, *start], sorted(tokens)) for start, tokens in nexts.items()
         )
-        next_of = dict(zip(nexts, logprobs, strict=True))
-        return [[next_of[tuple(path[:i])][token] for i, token in enumerate(path)] for path in paths]
+        return along(paths, dict(zip(nexts, logprobs, strict=True)))
 
     async def layer(self, layer: int | None, states: States = "residual") -> int:
         """See `layer_to_read`; `CapabilityMissing` if this engine does not give such hidden states."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -117,6 +117,20 @@ def scores(text: ChatText, prompt: list[int], replies: list[list[int]], logprobs
     pairs = zip(replies, logprobs, strict=True)
     scored = tuple(tuple(map(Token, text.pieces(reply), row)) for reply, row in pairs)
     return Scores(scored, Tokens(len(prompt) + sum(map(len, replies))))
+
+
+def next_tokens(paths: Sequence[Sequence[int]]) -> dict[tuple[int, ...], set[int]]:
+    """The tokens that follow each distinct beginning of the paths, the empty one included."""
+    found: dict[tuple[int, ...], set[int]] = {}
+    for path in paths:
+        for i, token in enumerate(path):
+            found.setdefault(tuple(path[:i]), set()).add(token)
+    return found
+
+
+def along(paths: Sequence[Sequence[int]], logprobs: Mapping[tuple[int, ...], Mapping[int, float]]) -> list[list[float]]:
+    """The log-probability of every token of every path, from those of the tokens behind each beginning."""
+    return [[logprobs[tuple(path[:i])][token] for i, token in enumerate(path)] for path in paths]
 
 
 def layer_to_read(name: str, layers: int, layer: int | None) -> int:

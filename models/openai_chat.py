@@ -14,7 +14,7 @@ from ..server_url import each_url, with_path
 from ..state.capability import MEANING
 from .answer_stream import TextListener, text_listener
 from .choose_by_prompt import ask_and_parse
-from .generation import SampledTokens, check_options, check_sampling, estimated_tokens
+from .generation import SampledTokens, check_options, check_sampling, estimated_tokens, next_tokens
 from .interfaces import (
     MIDDLE_LAYER,
     Capability,
@@ -29,12 +29,13 @@ from .interfaces import (
     Token,
     Tokens,
 )
-from .openai_server import RequestRefused, listed, log_probability, unknown_model, usage
+from .openai_server import RequestRefused, choices_of, listed, log_probability, unknown_model, usage
 from .option_probabilities import OptionMasses, normalised, option_masses, told_apart
 from .postprocess import tokens_within
 from .replicas import open_servers
 from .server_list import PATIENT_S, WAIT_S
 from .thinking import CLOSE, OPEN, strip_thinking, why_empty
+from .vllm_scores import NO_PENALTIES, by_next_tokens, by_prompts, prefix_block
 from .vllm_states import StatesServer, compare, refuse_extraction
 
 Flavour = Literal["vllm", "ollama", "openai"]
@@ -47,7 +48,6 @@ _TOP_LOGPROBS = 20  # the most that OpenAI's API and vLLM return
 _UNSEEN = 1e-3  # the most probability that `choose` leaves unassigned; with more it scores each option
 _TOKENIZE_AT_ONCE = 32
 _NO_THINKING: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
-_NO_PENALTIES = {"repetition_penalty": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _TRIAL: list[Message] = [{"role": "user", "content": "Say yes."}]
 _STORY: list[Message] = [{"role": "user", "content": "Tell me a story."}]
 
@@ -82,6 +82,7 @@ class OpenAIChat:
         self._is_met = False
         self._tried: set[Capability] = set()
         self._takes_patterns = True
+        self._block: int | None = None
         self._lacks: dict[Capability, str] = {}
         self._states = states
         self._compared = False
@@ -179,7 +180,9 @@ class OpenAIChat:
         """See `ChatModel.score`.
 
         Exact: the tokens of each continuation follow the prompt tokens that `complete` would continue, the generation
-        prompt included, so no token straddles the boundary. One request scores all continuations.
+        prompt included, so no token straddles the boundary. Behind a long prompt, a server with a prefix cache is asked
+        for the next token of every beginning of a continuation, and the tokens have no texts; else for the
+        log-probabilities of its prompt, for which vLLM reads all of it again.
         """
         await self._know_flavour()
         if not self._vllm:
@@ -276,7 +279,7 @@ class OpenAIChat:
         if sampling.logprobs:
             body["logprobs"] = True
         if self._vllm:  # vLLM takes what a request leaves out from the model's generation_config.json
-            body |= _NO_PENALTIES
+            body |= NO_PENALTIES
         if self._vllm or sampling.top_k:
             body["top_k"] = sampling.top_k
         if self._vllm and not sampling.thinking:
@@ -321,7 +324,7 @@ class OpenAIChat:
         return replace(reply, completions=tuple(completions)), prompt, self._counted(drawn, sampling)
 
     def _reply(self, reply: Mapping[str, Any], sampling: Sampling) -> Reply:
-        choices = _choices(reply)
+        choices = choices_of(reply)
         if sampling.logprobs and any(_logprobs(c) is None for c in choices):
             raise self._missing("gives no log-probabilities")
         return Reply(tuple(self._completion(c, sampling) for c in choices), usage(reply))
@@ -359,7 +362,7 @@ class OpenAIChat:
         confined = {"structured_outputs": {"choice": options}, "top_logprobs": _TOP_LOGPROBS, "return_token_ids": True}
 
         def read(reply: dict[str, Any]) -> tuple[OptionMasses, Tokens, list[int], list[int]]:
-            choice = _choices(reply)[0]
+            choice = choices_of(reply)[0]
             masses, shared = option_masses(_logprobs(choice) or [], options)
             if sum(masses.values()) + sum(shared.values()) < 1 - _UNSEEN:
                 # there are more alternatives than the server returns
@@ -387,7 +390,7 @@ class OpenAIChat:
 
         async def ask(request: Sequence[Message], sampling: Sampling) -> Reply:
             def read(reply: dict[str, Any]) -> tuple[dict[str, float], str, Tokens]:
-                choice = _choices(reply)[0]
+                choice = choices_of(reply)[0]
                 masses, _ = option_masses(_logprobs(choice) or [], options, loose=True)
                 return masses, self._completion(choice, sampling).text, usage(reply)
 
@@ -416,23 +419,19 @@ class OpenAIChat:
         return await self._ask_freely(messages, replace(sampling, logprobs=False), read)
 
     async def _score_ids(self, prompt: list[int], continuations: list[list[int]]) -> Scores:
-        nonempty = [ids for ids in continuations if ids]
-        body = {
-            "model": await self._model_id(),
-            "prompt": [prompt + ids for ids in nonempty],
-            "max_tokens": 1,
-            "temperature": 0,
-            "prompt_logprobs": 0,
-        }
-
-        def read(reply: dict[str, Any]) -> Scores:
-            if any(choice.get("prompt_logprobs") is None for choice in _choices(reply)):
-                raise self._missing("returns no log-probabilities of given text")
-            rows = (choice["prompt_logprobs"][len(prompt) :] for choice in _choices(reply))
-            scored = iter([_scored(ids, row) for ids, row in zip(nonempty, rows, strict=True)])
-            return Scores(tuple(next(scored) if ids else () for ids in continuations), usage(reply))
-
-        return await self._server.request("/completions", body, read)
+        paths, model = [ids for ids in continuations if ids], await self._model_id()
+        if self._block is None:
+            self._block = prefix_block(await self._server.page("/../metrics"))
+        scored = None
+        # what is read anew is about a block for each beginning, or else the prompt for each continuation
+        if 0 < len(next_tokens(paths)) * self._block < sum(len(prompt) + len(ids) for ids in paths):
+            scored = await by_next_tokens(self._server, model, prompt, paths)
+            self._block = self._block if scored else 0
+        scored = scored or await by_prompts(self._server, model, prompt, paths)
+        if scored is None:
+            raise self._missing("returns no log-probabilities of given text")
+        each = iter(scored.continuations)
+        return replace(scored, continuations=tuple(next(each) if ids else () for ids in continuations))
 
     async def _text_ids(self, text: str) -> list[int]:
         return await self._tokenize({"prompt": text, "add_special_tokens": False}) if text else []
@@ -479,19 +478,12 @@ def open_server(name: str, address: str, flavour: Flavour | None) -> OpenAIChat:
 def _drawn(reply: Mapping[str, Any]) -> tuple[tuple[int, ...], list[SampledTokens]]:
     """The prompt's token ids; the token ids of each continuation with their log-probabilities."""
     drawn = []
-    for choice in _choices(reply):
+    for choice in choices_of(reply):
         ids, logprobs = choice["token_ids"], [token["logprob"] for token in _logprobs(choice) or []]
         if len(ids) != len(logprobs):
             raise ValueError(f"a continuation has {len(ids)} tokens and {len(logprobs)} log-probabilities")
         drawn.append(SampledTokens(tuple(ids), tuple(logprobs)))
     return tuple(reply["prompt_token_ids"]), drawn
-
-
-def _choices(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
-    choices: list[dict[str, Any]] = sorted(reply["choices"], key=lambda choice: choice.get("index") or 0)
-    if not choices:
-        raise ValueError("it has no choices")
-    return choices
 
 
 def _logprobs(choice: Mapping[str, Any]) -> list[dict[str, Any]] | None:
@@ -505,11 +497,6 @@ def _checked(token: Mapping[str, Any]) -> dict[str, Any]:
     possible = [other for other in token.get("top_logprobs") or [] if other["logprob"] not in {None, -math.inf}]
     others = [{**other, "logprob": log_probability(other["logprob"])} for other in possible]
     return {**token, "logprob": log_probability(token["logprob"]), "top_logprobs": others}
-
-
-def _scored(ids: list[int], row: list[dict[str, Any]]) -> tuple[Token, ...]:
-    entries = [entry[str(token)] for token, entry in zip(ids, row, strict=True)]
-    return tuple(Token(entry.get("decoded_token") or "", log_probability(entry["logprob"])) for entry in entries)
 
 
 def _answer_tokens(tokens: Sequence[Token], content: str, *, has_end_mark: bool) -> tuple[Token, ...]:

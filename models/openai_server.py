@@ -147,6 +147,14 @@ class Server:
             asked = fault.retry_after if isinstance(fault, _Refusal) else None
             await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1) * uniform(0.5, 1) if asked is None else asked)  # noqa: S311
 
+    async def page(self, path: str) -> str:
+        """A page that is no JSON, such as `/../metrics`; "" if the server has none or does not answer."""
+        try:
+            found = await self._sent(path, None)
+        except DubitoError:
+            return ""
+        return found if isinstance(found, str) else ""
+
     @property
     def is_out(self) -> bool:
         """Did it answer before, and refuses everything now?"""
@@ -329,6 +337,14 @@ def usage(reply: Mapping[str, Any]) -> Tokens:
     if not all(isinstance(count, int) and count >= 0 for count in given):
         raise ValueError(f"its usage is {counts}")
     return Tokens(*given)
+
+
+def choices_of(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The choices of a reply, in their order; `ValueError` if it has none."""
+    choices: list[dict[str, Any]] = sorted(reply["choices"], key=lambda choice: choice.get("index") or 0)
+    if not choices:
+        raise ValueError("it has no choices")
+    return choices
 
 
 def log_probability(value: Any) -> float:  # noqa: ANN401 - any JSON value

@@ -88,6 +88,11 @@ class Replicas(Server):
         with self._under_way_at(order[0]):
             return await order[0].request(path, body, read, outage_s=outage_s)
 
+    async def page(self, path: str) -> str:
+        """The pages of all servers, one after the other; "" if one has none."""
+        pages = await gather_or_cancel(server.page(path) for server in self._servers)
+        return "\n".join(pages) if all(pages) else ""
+
     @contextmanager
     def _under_way_at(self, server: Server) -> Iterator[None]:
         """Count a request of this server while it is under way."""

@@ -177,6 +177,18 @@ async def test_scores_equal_transformers_on_the_same_weights(chat: OpenAIChat, r
     assert scores.tokens.prompt == sum(len(prompt) + len(reference.ids(text)) for text in continuations if text)
 
 
+async def test_behind_a_long_prompt_scores_come_from_the_prefix_cache(chat: OpenAIChat, reference: Reference) -> None:
+    long: list[Message] = [{"role": "user", "content": "The mill stands by the river. " * 120 + "What stands there?"}]
+    continuations = ["The mill", "The mill stands there.", "", "A bridge"]
+    scores = await chat.score(long, continuations)
+
+    prompt = reference.prompt(long)
+    for text, scored in zip(continuations, scores.continuations, strict=True):
+        expected = reference.logprobs(prompt, reference.ids(text)) if text else []
+        assert [t.logprob for t in scored] == pytest.approx(expected, abs=1e-3)
+    assert scores.tokens.prompt == len(prompt) + sum(len(reference.ids(text)) for text in continuations)
+
+
 async def test_equal_seeds_give_equal_samples(chat: OpenAIChat) -> None:
     async def sample(seed: int) -> list[str]:
         reply = await chat.complete(STORY, Sampling(n=3, temperature=1.0, max_tokens=10, seed=seed))

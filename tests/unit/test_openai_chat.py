@@ -402,20 +402,39 @@ def tokenizer(server: HTTPServer) -> None:
     server.expect_request("/tokenize", method="POST").respond_with_handler(handle)
 
 
-def scorer(server: HTTPServer, logprob: Callable[[list[int], int], float]) -> None:
+def scorer(server: HTTPServer, logprob: Callable[[list[int], int], float], names_up_to: int = -1) -> None:
+    """What vLLM makes of prompts, and of named tokens with ids up to a limit."""
+
+    def of_prompt(ids: list[int]) -> dict[str, Any]:
+        rows = [
+            {str(i): {"logprob": logprob(ids[:at], i), "rank": 1, "decoded_token": chr(i)}} for at, i in enumerate(ids)
+        ]
+        return {"prompt_logprobs": [None, *rows[1:]]}
+
+    def of_names(ids: list[int], named: list[int]) -> dict[str, Any]:
+        found = {f"token_id:{one}": logprob(ids, one) for one in named if one <= names_up_to}
+        return {"logprobs": {"top_logprobs": [{"token_id:7": -9.0} | found]}}
+
     def handle(request: Request) -> Response:
-        choices = []
-        for index, ids in enumerate(json.loads(request.data)["prompt"]):
-            rows = [
-                {str(i): {"logprob": logprob(ids[:at], i), "rank": 1, "decoded_token": chr(i)}}
-                for at, i in enumerate(ids)
-            ]
-            choices.append(
-                {"index": index, "text": "", "finish_reason": "length", "prompt_logprobs": [None, *rows[1:]]}
-            )
+        body = json.loads(request.data)
+        named = body.get("logprob_token_ids")
+        choices = [
+            {"index": index, "text": "", "finish_reason": "length"}
+            | (of_prompt(ids) if named is None else of_names(ids, named))
+            for index, ids in enumerate(body["prompt"])
+        ]
         return Response(json.dumps(reply(*reversed(choices), prompt=50, completion=1)), mimetype="application/json")
 
     server.expect_request("/v1/completions", method="POST").respond_with_handler(handle)
+
+
+def cache_of(server: HTTPServer, *engines: str) -> None:
+    """A page of metrics with these labels of each engine."""
+    lines = ["# TYPE vllm:cache_config_info gauge", *(f"vllm:cache_config_info{{{one}}} 1.0" for one in engines)]
+    server.expect_request("/metrics").respond_with_data("\n".join(lines), content_type="text/plain")
+
+
+BLOCK_OF_2 = 'block_size="2",enable_prefix_caching="True",engine="0"'
 
 
 async def test_an_alternative_that_begins_several_options_has_only_these_scored(
@@ -571,6 +590,81 @@ async def test_continuations_are_scored_after_the_chat_in_one_request(httpserver
         [("c", -99.2)],
     ]
     assert scores.tokens == Tokens(50, 1)
+
+
+async def test_behind_a_long_prompt_the_next_tokens_of_each_beginning_are_asked_for(
+    httpserver: HTTPServer, vllm: OpenAIChat
+) -> None:
+    tokenizer(httpserver)
+    cache_of(httpserver, BLOCK_OF_2)
+    scorer(httpserver, lambda before, i: -(i + len(before) / 10), names_up_to=1000)
+
+    scores = await vllm.score(ASK, ["ab", "", "ac"])
+
+    (body,) = sent(httpserver, "/v1/completions")
+    # after the prompt comes a, after a comes b or c: two beginnings of two tokens each, in place of 2 × 4 tokens
+    assert body["prompt"] == [[100, 101], [100, 101, 97]]
+    assert body["logprob_token_ids"] == [97, 98, 99]
+    assert (body["max_tokens"], body["temperature"], body["logprobs"]) == (1, 0, 1)
+    assert body["return_tokens_as_token_ids"] is True
+    assert body.items() >= NO_PENALTIES.items()
+    assert [[t.logprob for t in c] for c in scores.continuations] == [[-97.2, -98.3], [], [-97.2, -99.3]]
+    assert scores.tokens == Tokens(2 + 2 + 2, 0)
+    await vllm.score(ASK, ["ab", "ac"])
+    assert [request.path for request, _ in httpserver.log].count("/metrics") == 1
+
+
+async def test_no_request_names_more_tokens_than_vllm_takes(httpserver: HTTPServer, vllm: OpenAIChat) -> None:
+    tokenizer(httpserver)
+    cache_of(httpserver, 'block_size="1",enable_prefix_caching="True"')
+    scorer(httpserver, lambda before, i: -(i + len(before) / 1000), names_up_to=1000)
+    text = "".join(map(chr, range(200, 500)))
+
+    scores = await vllm.score(ASK, [text])
+
+    bodies = sent(httpserver, "/v1/completions")
+    assert sorted(len(body["logprob_token_ids"]) for body in bodies) == [44, 128, 128]
+    assert sum(len(body["prompt"]) for body in bodies) == 300
+    (scored,) = scores.continuations
+    assert [t.logprob for t in scored] == pytest.approx([-(200 + n + (2 + n) / 1000) for n in range(300)])
+
+
+@pytest.mark.parametrize(
+    ("engines", "texts", "names_up_to"),
+    [
+        ((), ["ab", "ac"], 1000),  # a page without a cache
+        (('block_size="2",enable_prefix_caching="False"',), ["ab", "ac"], 1000),
+        ((BLOCK_OF_2, 'block_size="None",enable_prefix_caching="True"'), ["ab", "ac"], 1000),
+        ((BLOCK_OF_2,), ["abcd"], 1000),  # four beginnings of two tokens, or six tokens
+        ((BLOCK_OF_2,), ["ab", "ac"], 98),  # an older vLLM does not know the field
+    ],
+)
+async def test_else_whole_prompts_are_scored(
+    httpserver: HTTPServer, vllm: OpenAIChat, engines: tuple[str, ...], texts: list[str], names_up_to: int
+) -> None:
+    asked_by_names = int(names_up_to == 98)
+    tokenizer(httpserver)
+    cache_of(httpserver, *engines)
+    scorer(httpserver, lambda before, i: -(i + len(before) / 10), names_up_to)
+    for _ in range(2):
+        scores = await vllm.score(ASK, texts)
+        assert scores.continuations[0][1].logprob == -98.3
+        assert scores.continuations[0][1].text == "b"
+    bodies = sent(httpserver, "/v1/completions")
+    assert ["logprob_token_ids" in body for body in bodies].count(True) == asked_by_names
+    assert len(bodies) == 2 + asked_by_names
+
+
+async def test_a_server_that_refuses_named_tokens_scores_whole_prompts(
+    httpserver: HTTPServer, vllm: OpenAIChat
+) -> None:
+    tokenizer(httpserver)
+    cache_of(httpserver, BLOCK_OF_2)
+    refused = httpserver.expect_oneshot_request("/v1/completions", method="POST")
+    refused.respond_with_json(error("unknown field logprob_token_ids"), status=400)
+    scorer(httpserver, lambda before, i: -(i + len(before) / 10))
+    scores = await vllm.score(ASK, ["ab", "ac"])
+    assert [[t.logprob for t in c] for c in scores.continuations] == [[-97.2, -98.3], [-97.2, -99.3]]
 
 
 async def test_nothing_to_score_asks_nothing(vllm: OpenAIChat, httpserver: HTTPServer) -> None:
