@@ -12,10 +12,12 @@ from dubito.errors import ModelFault, ModelUnavailable, UserFault
 from dubito.models import outage
 from dubito.models.interfaces import Message, Sampling
 from dubito.models.openai_chat import OpenAIChat
+from dubito.models.replicas import open_servers
 from dubito.resources.opening import check_server, open_chat_model, open_encoder
 from dubito.server_url import bind_general_keys, key_for
 from dubito.settings import settings
 from dubito.tests.stub_server import Stub, serving
+from pytest_httpserver import HTTPServer
 from typer.testing import CliRunner
 
 Pair = tuple[Stub, Stub]
@@ -153,3 +155,11 @@ def test_doctor_names_every_server_and_says_which_model_is_an_adapter(pair: Pair
         assert f"{stub.url} answers in " in done.stdout
     assert done.stdout.count("serves base, m (a LoRA adapter of base)") == 2
     assert "context window: 4,096 tokens" in done.stdout
+
+
+async def test_a_page_is_that_of_all_servers_or_of_none(httpserver: HTTPServer) -> None:
+    both = open_servers(",".join(httpserver.url_for(f"/{name}/v1") for name in "ab"))
+    httpserver.expect_request("/a/metrics").respond_with_data("first", content_type="text/plain")
+    assert await both.page("/../metrics") == ""
+    httpserver.expect_request("/b/metrics").respond_with_data("second", content_type="text/plain")
+    assert await both.page("/../metrics") == "first\nsecond"
