@@ -422,13 +422,15 @@ class OpenAIChat:
         paths, model = [ids for ids in continuations if ids], await self._model_id()
         if self._block is None:
             self._block = prefix_block(await self._server.page("/../metrics"))
-        scored = None
         # what is read anew is about a block for each beginning, or else the prompt for each continuation
-        if 0 < len(next_tokens(paths)) * self._block < sum(len(prompt) + len(ids) for ids in paths):
-            scored = await by_next_tokens(self._server, model, prompt, paths)
-            self._block = self._block if scored else 0
-        scored = scored or await by_prompts(self._server, model, prompt, paths)
-        if scored is None:
+        is_short = len(next_tokens(paths)) * self._block < sum(len(prompt) + len(ids) for ids in paths)
+        ways = (by_next_tokens, by_prompts) if is_short else (by_prompts, by_next_tokens)
+        for way in ways if self._block else (by_prompts,):
+            if (scored := await way(self._server, model, prompt, paths)) is not None:
+                break
+            if way is by_next_tokens:
+                self._block = 0
+        else:
             raise self._missing("returns no log-probabilities of given text")
         each = iter(scored.continuations)
         return replace(scored, continuations=tuple(next(each) if ids else () for ids in continuations))

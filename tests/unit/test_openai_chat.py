@@ -667,6 +667,18 @@ async def test_a_server_that_refuses_named_tokens_scores_whole_prompts(
     assert [[t.logprob for t in c] for c in scores.continuations] == [[-97.2, -98.3], [-97.2, -99.3]]
 
 
+async def test_a_server_without_those_of_prompts_is_asked_for_next_tokens_behind_a_short_prompt_too(
+    httpserver: HTTPServer, vllm: OpenAIChat
+) -> None:
+    tokenizer(httpserver)
+    cache_of(httpserver, BLOCK_OF_2)
+    none = httpserver.expect_oneshot_request("/v1/completions", method="POST")
+    none.respond_with_json(reply({"index": 0, "text": ""}))
+    scorer(httpserver, lambda before, i: -(i + len(before) / 10), names_up_to=1000)
+    scores = await vllm.score(ASK, ["abcd"])
+    assert [t.logprob for t in scores.continuations[0]] == pytest.approx([-97.2, -98.3, -99.4, -100.5])
+
+
 async def test_nothing_to_score_asks_nothing(vllm: OpenAIChat, httpserver: HTTPServer) -> None:
     assert (await vllm.score(ASK, [])).continuations == ()
     assert (await vllm.score(ASK, ["", ""])).continuations == ((), ())
