@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dubito.errors import ModelFault, ModelUnavailable, UserFault
+from dubito.errors import ContextOverflow, ModelFault, ModelUnavailable, UserFault
 from dubito.evals import measuring, run_folder
 from dubito.evals.datasets import Dataset
 from dubito.evals.measuring import measure_seper, measure_steps, seper_contexts
@@ -104,6 +104,15 @@ async def test_each_answers_evidence_is_measured_as_by_itself(tmp_path: Path, st
     assert found["three", "own/0"]["seper"] > found["two", "own/0"]["seper"] > found["alone", "own/0"]["seper"]
     assert found["alone", "own/0"]["delta"] == 0
     assert heard[-1] == (8, 8)
+
+
+async def test_evidence_beyond_the_window_is_counted_and_not_measured(tmp_path: Path, store: Store):
+    llm, run = Believer(), two_systems(tmp_path)
+    resources = await asked(run, store, llm)
+    # the first prompt is that without evidence: of the first question, and so of its three answers
+    llm.faults = [ContextOverflow("too long")]
+    assert await measure_seper(run, store, seper_contexts(run, {"samples": 4}), resources, lambda *_: None) == 3
+    assert {question for _, question in store.measurements("seper")} == {"own/1", "own/2"}
 
 
 async def test_what_was_measured_is_not_measured_again(tmp_path: Path, store: Store):

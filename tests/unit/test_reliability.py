@@ -112,6 +112,7 @@ def test_what_is_no_probability_has_no_calibration_error(confidences: list[float
         # 0, 1/4 and 1/2 off in 6, 8 and 2 of 16 cases
         ([0.5] * 4, 0.95, 0.0, 0.5),
         ([0.5] * 4, 0.5, 0.0, 0.25),
+        ([0.5] * 4, 0.1, 0.25, 0.25),
     ],
 )
 def test_calibration_errors_by_chance_by_hand(confidences: list[float], level: float, low: float, high: float) -> None:
