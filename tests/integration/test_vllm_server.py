@@ -178,8 +178,8 @@ async def test_scores_equal_transformers_on_the_same_weights(chat: OpenAIChat, r
 
 
 async def test_behind_a_long_prompt_scores_come_from_the_prefix_cache(chat: OpenAIChat, reference: Reference) -> None:
-    long: list[Message] = [{"role": "user", "content": "The mill stands by the river. " * 120 + "What stands there?"}]
-    continuations = ["The mill", "The mill stands there.", "", "A bridge"]
+    long: list[Message] = [{"role": "user", "content": "The mill stands by the river. " * 70 + "What stands there?"}]
+    continuations = ["The mill", "", "A bridge"]
     scores = await chat.score(long, continuations)
 
     prompt = reference.prompt(long)
