@@ -35,7 +35,7 @@ from .postprocess import tokens_within
 from .replicas import open_servers
 from .server_list import PATIENT_S, WAIT_S
 from .thinking import CLOSE, OPEN, strip_thinking, why_empty
-from .vllm_scores import NO_PENALTIES, by_next_tokens, by_prompts, prefix_block
+from .vllm_scores import NO_PENALTIES, ScoringWay, by_next_tokens, by_prompts, prefix_block
 from .vllm_states import StatesServer, compare, refuse_extraction
 
 Flavour = Literal["vllm", "ollama", "openai"]
@@ -424,9 +424,16 @@ class OpenAIChat:
             self._block = prefix_block(await self._server.page("/../metrics"))
         # what is read anew is about a block for each beginning, or else the prompt for each continuation
         is_short = len(next_tokens(paths)) * self._block < sum(len(prompt) + len(ids) for ids in paths)
-        ways = (by_next_tokens, by_prompts) if is_short else (by_prompts, by_next_tokens)
-        for way in ways if self._block else (by_prompts,):
-            if (scored := await way(self._server, model, prompt, paths)) is not None:
+        ways: tuple[ScoringWay, ...] = (by_next_tokens, by_prompts) if is_short else (by_prompts, by_next_tokens)
+        ways = ways if self._block else (by_prompts,)
+        for way in ways:
+            try:
+                scored = await way(self._server, model, prompt, paths)
+            except RequestRefused:
+                if way is ways[-1]:
+                    raise
+                scored = None
+            if scored is not None:
                 break
             if way is by_next_tokens:
                 self._block = 0

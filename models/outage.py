@@ -70,7 +70,9 @@ class Outages:
                 self.answered()
             else:
                 if not self._probe_failed:
-                    patience = "" if limit == math.inf else f", up to {limit:.0f} s (DUBITO_OUTAGE_S)"
-                    logger.warning("%s does not answer: start it again, it is waited for%s.", self._server, patience)
+                    patience = "" if limit == math.inf else f" up to {limit:.0f} s (DUBITO_OUTAGE_S)"
+                    logger.warning(
+                        "%s does not answer: start it again. Requests wait for it%s.", self._server, patience
+                    )
                 failed = self._probe_failed = True
         return failed

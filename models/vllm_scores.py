@@ -1,13 +1,13 @@
 """The log-probabilities of given texts on a vLLM server: token by token from its prefix cache, or of whole prompts."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ..concurrency import gather_or_cancel
 from .generation import along, next_tokens
 from .interfaces import Scores, Token, Tokens
-from .openai_server import RequestRefused, Server, choices_of, log_probability, usage
+from .openai_server import Server, choices_of, log_probability, usage
 
 NO_PENALTIES = {"repetition_penalty": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """vLLM takes what a request leaves out from the model's generation_config.json."""
@@ -16,6 +16,10 @@ NAMED_TOKENS = 128
 """The most different tokens whose log-probabilities one request to vLLM may ask for."""
 
 Nexts = Mapping[tuple[int, ...], set[int]]
+"""The tokens behind each beginning of the paths."""
+
+ScoringWay = Callable[[Server, str, list[int], list[list[int]]], Awaitable[Scores | None]]
+"""Scores paths behind a prompt for a model; None if the server does not give what it takes."""
 
 _CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -50,10 +54,7 @@ async def by_next_tokens(
         }
         return await server.request("/completions", body, lambda reply: _named(reply, nexts))
 
-    try:
-        replies = await gather_or_cancel(ask(nexts) for nexts in _requests(next_tokens(paths)))
-    except RequestRefused:
-        return None
+    replies = await gather_or_cancel(ask(nexts) for nexts in _requests(next_tokens(paths)))
     logprobs: dict[tuple[int, ...], dict[int, float]] = {}
     for found in replies:
         if found is None:

@@ -667,13 +667,15 @@ async def test_a_server_that_refuses_named_tokens_scores_whole_prompts(
     assert [[t.logprob for t in c] for c in scores.continuations] == [[-97.2, -98.3], [-97.2, -99.3]]
 
 
+@pytest.mark.parametrize("status", [200, 400])
 async def test_a_server_without_those_of_prompts_is_asked_for_next_tokens_behind_a_short_prompt_too(
-    httpserver: HTTPServer, vllm: OpenAIChat
+    httpserver: HTTPServer, vllm: OpenAIChat, status: int
 ) -> None:
     tokenizer(httpserver)
     cache_of(httpserver, BLOCK_OF_2)
     none = httpserver.expect_oneshot_request("/v1/completions", method="POST")
-    none.respond_with_json(reply({"index": 0, "text": ""}))
+    said = reply({"index": 0, "text": ""}) if status == 200 else error("prompt_logprobs is switched off")
+    none.respond_with_json(said, status=status)
     scorer(httpserver, lambda before, i: -(i + len(before) / 10), names_up_to=1000)
     scores = await vllm.score(ASK, ["abcd"])
     assert [t.logprob for t in scores.continuations[0]] == pytest.approx([-97.2, -98.3, -99.4, -100.5])

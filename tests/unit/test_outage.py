@@ -133,7 +133,7 @@ async def test_an_outage_is_logged_once_when_it_is_waited_for_and_when_it_ends(c
     outages = down()
     clock.up = 20.0
     assert await outages.wait(clock.probe, 300)
-    begun = "http://mill:8000/v1 does not answer: start it again, it is waited for, up to 300 s (DUBITO_OUTAGE_S)."
+    begun = "http://mill:8000/v1 does not answer: start it again. Requests wait for it up to 300 s (DUBITO_OUTAGE_S)."
     assert caplog.messages == [begun, "http://mill:8000/v1 answers again."]
     refuse(outages, REFUSALS)
     assert not await outages.wait(clock.probe, 300)
