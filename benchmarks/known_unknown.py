@@ -1,13 +1,16 @@
-"""Does uncertainty tell what a model can read off its prompt from what it cannot? Every estimator of SeaKR on XQuAD.
+"""Does uncertainty tell what a model knows from what it does not? Every estimator of SeaKR, of the same samples.
 
     python benchmarks/known_unknown.py --data DIR --run FILE.jsonl [--questions 80] [--samples 20] [--llm embedded] \
-        [--judge nli:DIR]
+        [--judge nli:DIR] [--layers 4,8,...]
+    python benchmarks/known_unknown.py --answers RUN --run FILE.jsonl [--samples 20] [...]
     python benchmarks/known_unknown.py --run FILE.jsonl --write FILE.md --plot FILE.png
 
 DIR holds squad_xquad_en/ with the English part of XQuAD. Half of the questions are shown with their own paragraph, the
 other half with one of another article, so that both prompts are about as long. U is measured where SeaKR measures it:
-at the first step. All estimators see the same samples. Every finished question is a line of the run file; started
-again, it goes on with the questions that are missing.
+at the first step. RUN: a run of `dubito eval` that has its passages; the evidence of its first system is shown, U is of
+the prompt for the answer, and known is what the greedy answer gets right. --layers: U by hidden states of these layers,
+too (with an engine: model). Every finished question is a line of the run file; started again, it goes on with the
+questions that are missing.
 """
 
 from __future__ import annotations
@@ -17,12 +20,20 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+import numpy as np
+from dubito.evals import run_folder
+from dubito.evals.answers import f1
 from dubito.evals.calibration import best_threshold
 from dubito.evals.reliability import auroc_interval
+from dubito.evals.scores import RIGHT
+from dubito.evals.store import Store
+from dubito.models.engine_options import engine_options
+from dubito.models.engine_process import Engine
 from dubito.models.interfaces import (
     MIDDLE_LAYER,
     Capability,
@@ -34,9 +45,11 @@ from dubito.models.interfaces import (
     Sampling,
     Scores,
     StatePlace,
+    Vectors,
 )
-from dubito.nodes.uncertainty_estimators import ONE_SENTENCE, Prompt, continue_with_uncertainty
-from dubito.prompts import reasoning
+from dubito.models.vllm_engine import EngineChat
+from dubito.nodes.uncertainty_estimators import ONE_LINE, ONE_SENTENCE, Prompt, continue_with_uncertainty
+from dubito.prompts import answer, reasoning
 from dubito.resources.opening import open_chat_model
 from dubito.resources.resources import Resources
 from dubito.state.records import Chunk
@@ -46,7 +59,44 @@ from dubito.uncertainty import eigen_score
 FEWER = (2, 5, 10, 15)
 """Of the samples, for U with fewer."""
 
+NAMES = (("answer in the prompt", "answer missing"), ("right", "wrong"))
+"""What is known and what is not: of paragraphs, and of answers."""
+
 ESTIMATORS: Sequence[Estimator] = get_args(Estimator)
+
+
+class Asked(NamedTuple):
+    """A question with its prompt. known: has the prompt the answer? None: it is known if the model answers right."""
+
+    id: str
+    answers: Sequence[str]
+    known: bool | None
+    prompt: Prompt
+
+
+class SeveralLayers(EngineChat):
+    """An engine that reads each sample's state at several layers. by_layer: of the last samples, [n, d] each."""
+
+    def __init__(self, name: str, layers: Sequence[int]) -> None:
+        """layers: beside the one that is asked for."""
+        super().__init__(name, engine_options(name))
+        self.layers = layers
+        self.by_layer: dict[int, Vectors] = {}
+
+    async def introspect(
+        self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
+    ) -> Introspection:
+        """As the engine does, without the cost of the further layers."""
+
+        async def ask(engine: Engine) -> Introspection:
+            middle = await engine.layer(place.layer, place.states)
+            reply, prompt, drawn = await self._sample(engine, messages, replace(sampling, logprobs=True), room=1)
+            sequences = [(*prompt, *sample.ids) for sample in drawn]
+            for layer in sorted({middle, *self.layers}):
+                self.by_layer[layer] = await engine.states(sequences, layer)
+            return Introspection(reply, self.by_layer[middle], middle)
+
+        return await self._with_engine(ask)
 
 
 class Remembering:
@@ -101,75 +151,103 @@ class Remembering:
         return await self.model.count(texts)
 
 
-def sampled(data: Path, count: int) -> list[dict[str, Any]]:
-    """The same questions in every run, every other one with the paragraph of another article."""
+def paragraphs(data: Path, count: int) -> list[Asked]:
+    """The same questions of XQuAD in every run, every other one with the paragraph of another article."""
     articles = json.loads((data / "squad_xquad_en" / "xquad.en.json").read_text("utf-8"))["data"]
-    asked = [
-        {
-            "id": qa["id"],
-            "question": qa["question"],
-            "answer": qa["answers"][0]["text"],
-            "article": number,
-            "text": text,
-        }
+    every = [
+        (number, paragraph["context"], qa)
         for number, article in enumerate(articles)
         for paragraph in article["paragraphs"]
-        for text in [paragraph["context"]]
         for qa in paragraph["qas"]
     ]
-    drawn = random.Random(0).sample(asked, count)
-    # the paragraph of the next question that is of another article
-    after = [[*drawn[place:], *drawn[:place]] for place in range(count)]
-    others = [next(one["text"] for one in some if one["article"] != some[0]["article"]) for some in after]
-    known = [place % 2 == 0 for place in range(count)]
-    return [
-        {**one, "known": knows, "text": one["text"] if knows else other}
-        for one, other, knows in zip(drawn, others, known, strict=True)
-    ]
+    drawn = random.Random(0).sample(every, count)
+    found = []
+    for place, (number, text, qa) in enumerate(drawn):
+        known = place % 2 == 0
+        # the paragraph of the next question that is of another article
+        others = (other for article, other, _ in [*drawn[place:], *drawn[:place]] if article != number)
+        chunk: Chunk = {"id": "c", "doc_id": "d", "title": "", "text": text if known else next(others)}
+        messages = reasoning.step_messages(qa["question"], [chunk], [])
+        prompt = Prompt(qa["question"], [chunk], [], messages, ONE_SENTENCE, 60)
+        found.append(Asked(qa["id"], [one["text"] for one in qa["answers"]], known, prompt))
+    return found
 
 
-async def run(questions: Sequence[dict[str, Any]], name: str, judge: str, samples: int, file: Path) -> None:
+def answered(folder: Path) -> Iterator[Asked]:
+    """The questions of a run with the evidence of its first system."""
+    run = run_folder.read(folder)
+    by_id = {question.id: question for question in run.questions}
+    with Store(run.results) as store:
+        for outcome in store.outcomes():
+            if outcome.output is not None and outcome.system == run.systems[0].label:
+                question, chunks = by_id[outcome.question], outcome.output["evidence"]
+                messages = answer.messages(question.question, chunks)
+                prompt = Prompt(question.question, chunks, [], messages, ONE_LINE, 64)
+                yield Asked(question.id, question.answers, None, prompt)
+
+
+async def run(questions: Sequence[Asked], llm: ChatModel, judge: str, samples: int, file: Path) -> None:
     """Measure what is missing from the run file."""
     done = {line["id"] for line in read(file)}
-    model = Remembering(open_chat_model(name))
+    model = Remembering(llm)
     resources = Resources(llm=model)
     usable = [one for one in ESTIMATORS if NEEDS[one] <= model.capabilities]
     for one in questions:
-        if one["id"] in done:
+        if one.id in done:
             continue
         begun = time.perf_counter()
-        chunk: Chunk = {"id": "c", "doc_id": "d", "title": "", "text": one["text"]}
-        messages = reasoning.step_messages(one["question"], [chunk], [])
-        prompt = Prompt(one["question"], [chunk], [], messages, ONE_SENTENCE, 60)
         found: dict[str, float | None] = {}
         for estimator in usable:
             settings = {"estimator": estimator, "judge": judge, "samples": samples, "max_step_tokens": 60}
             context = SeaKRContext.unchecked(settings)
-            completion, estimate = await continue_with_uncertainty(prompt, context, resources)
+            completion, estimate = await continue_with_uncertainty(one.prompt, context, resources)
             found[estimator] = estimate.uncertainty
+        right = f1(answer.parse_or_empty(completion.text), one.answers) >= RIGHT
         line = {
-            "id": one["id"],
-            "known": one["known"],
+            "id": one.id,
+            **({"right": right} if one.known is None else {"known": one.known}),
             "said": completion.text,
-            "answer": one["answer"],
+            "answer": one.answers[0],
             "seconds": time.perf_counter() - begun,
             "uncertainty": found,
             "gram_by_samples": by_samples(model, samples),
+            **({"gram_by_layer": by_layer(model, llm, samples)} if isinstance(llm, SeveralLayers) else {}),
         }
         with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(line, ensure_ascii=False) + "\n")
         model.kept.clear()
         print(
-            f"{line['seconds']:5.1f} s  {'known  ' if one['known'] else 'unknown'}  U {found.get('gram')}", flush=True
+            f"{line['seconds']:5.1f} s  {'known  ' if is_known(line) else 'unknown'}  U {found.get('gram')}", flush=True
         )
+
+
+def is_known(line: dict[str, Any]) -> bool:
+    """Was the answer in the prompt, or is it right?"""
+    return bool(line["right"] if "right" in line else line["known"])
 
 
 def by_samples(model: Remembering, samples: int) -> dict[int, float | None]:
     """U by gram of the first few of the samples that were drawn."""
+    seen, rows = sampled(model, samples)
+    few = {count: [row for row in rows if row < count] for count in FEWER if count <= samples}
+    return {count: u_of(seen.states, some) for count, some in few.items()}
+
+
+def by_layer(model: Remembering, engine: SeveralLayers, samples: int) -> dict[int, float | None]:
+    """U by gram at each layer that was read."""
+    _, rows = sampled(model, samples)
+    return {layer: u_of(states, rows) for layer, states in engine.by_layer.items()}
+
+
+def sampled(model: Remembering, samples: int) -> tuple[Introspection, list[int]]:
+    """What was sampled for the last question, and which samples are not empty."""
     (seen,) = (one for one in model.kept.values() if len(one.states) == samples)
-    kept = [row for row, one in enumerate(seen.reply.completions) if one.text.strip()]
-    few = {count: [row for row in kept if row < count] for count in FEWER if count <= samples}
-    return {count: eigen_score(seen.states[rows]) if len(rows) > 1 else None for count, rows in few.items()}
+    return seen, [row for row, one in enumerate(seen.reply.completions) if one.text.strip()]
+
+
+def u_of(states: Vectors, rows: Sequence[int]) -> float | None:
+    """U of some of the samples; None of fewer than two."""
+    return eigen_score(np.asarray(states)[rows]) if len(rows) > 1 else None
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -180,7 +258,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 def measured(lines: Sequence[dict[str, Any]], estimator: str) -> tuple[list[float], list[bool]]:
     """U of every question where it is known, and whether the answer was missing from the prompt."""
     pairs = [
-        (line["uncertainty"][estimator], not line["known"])
+        (line["uncertainty"][estimator], not is_known(line))
         for line in lines
         if line["uncertainty"].get(estimator) is not None
     ]
@@ -201,26 +279,29 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
         values, missing = measured(lines, estimator)
         if not values:
             continue
-        known = sorted(u for u, m in zip(values, missing, strict=True) if not m)
-        unknown = sorted(u for u, m in zip(values, missing, strict=True) if m)
+        low = sorted(u for u, m in zip(values, missing, strict=True) if not m)
+        high = sorted(u for u, m in zip(values, missing, strict=True) if m)
         parted, area = best_threshold(values, missing), auroc_with_interval(values, missing)
         rows.append(
-            f"| `{estimator}` | {len(known)} + {len(unknown)} | {known[len(known) // 2]:.3f} | "
-            f"{unknown[len(unknown) // 2]:.3f} | {area} | {parted.threshold:.3f} | {parted.accuracy:.2f} |"
+            f"| `{estimator}` | {len(low)} + {len(high)} | {low[len(low) // 2]:.3f} | "
+            f"{high[len(high) // 2]:.3f} | {area} | {parted.threshold:.3f} | {parted.accuracy:.2f} |"
         )
-    for count in FEWER:
-        few = [{**line, "uncertainty": {"gram": line["gram_by_samples"].get(str(count))}} for line in lines]
-        values, missing = measured(few, "gram")
+    variants = [("gram_by_samples", count, f"first {count} samples") for count in FEWER]
+    layers = sorted({int(layer) for line in lines for layer in line.get("gram_by_layer", {})})
+    variants += [("gram_by_layer", layer, f"layer {layer}") for layer in layers]
+    for key, value, name in variants:
+        some = [{**line, "uncertainty": {"gram": line[key].get(str(value))}} for line in lines if key in line]
+        values, missing = measured(some, "gram")
         if values:
             parted, area = best_threshold(values, missing), auroc_with_interval(values, missing)
             rows.append(
-                f"| `gram`, first {count} samples | {len(values)} | | | {area} | {parted.threshold:.3f} | "
-                f"{parted.accuracy:.2f} |"
+                f"| `gram`, {name} | {len(values)} | | | {area} | {parted.threshold:.3f} | {parted.accuracy:.2f} |"
             )
     seconds = sorted(line["seconds"] for line in lines)
+    known, unknown = NAMES["right" in lines[0]]
     head = (
-        "| estimator | questions | median U, answer in the prompt | median U, answer missing | AUROC | best δ | its "
-        "accuracy |\n|---|---|---|---|---|---|---|\n"
+        f"| estimator | questions | median U, {known} | median U, {unknown} | AUROC | best δ | its accuracy |\n"
+        "|---|---|---|---|---|---|---|\n"
     )
     return (
         f"{head}{chr(10).join(rows)}\n\nMedian {seconds[len(seconds) // 2]:.0f} s for all estimators of a question.\n"
@@ -241,7 +322,7 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
             axis.set_visible(False)
             continue
         parts = [[u for u, m in zip(values, missing, strict=True) if m == wanted] for wanted in (False, True)]
-        axis.hist(parts, bins=14, label=["answer in the prompt", "answer missing"], color=["#4c72b0", "#dd8452"])
+        axis.hist(parts, bins=14, label=NAMES["right" in lines[0]], color=["#4c72b0", "#dd8452"])
         axis.set(
             title=f"{estimator}, AUROC {best_threshold(values, missing).auroc:.2f}", xlabel="U", ylabel="questions"
         )
@@ -254,16 +335,20 @@ def main() -> None:
     """Run, or read a run, and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--answers", type=Path)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=80)
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--llm", default="embedded")
     parser.add_argument("--judge", default="embedded")
+    parser.add_argument("--layers", type=lambda text: [int(layer) for layer in text.split(",")])
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
-    if given.data is not None:
-        asyncio.run(run(sampled(given.data, given.questions), given.llm, given.judge, given.samples, given.run))
+    if given.data is not None or given.answers is not None:
+        questions = paragraphs(given.data, given.questions) if given.data else list(answered(given.answers))
+        llm = SeveralLayers(given.llm, given.layers) if given.layers else open_chat_model(given.llm)
+        asyncio.run(run(questions, llm, given.judge, given.samples, given.run))
     lines = read(given.run)
     text = report(lines)
     print(text)

@@ -1,12 +1,12 @@
 """What do the parts of a technique do to an answer? From the outcomes of an evaluation, without asking anything again.
 
-    python benchmarks/parts.py RUN [RUN ...]
+    python benchmarks/parts.py RUN [RUN ...] [--questions-of RUN]
 
 RUN: a run of `dubito eval`, or what `dubito report RUN --keep` made of it. DF-RAG: does the support tell which chunk
 set has the gold documents (sampling=uniform, which scores every set)? DENSE-RAG: the answers to uncertain questions
 after each stage, with the DSE. SUNAR: the answer before and after the evidence is read again. SeaKR: the answers of
 both endings. SePer, if it was measured: is ΔSePer larger where the evidence has every supporting document? Intervals
-are 95 %, over questions.
+are 95 %, over questions. --questions-of: only the questions that this run has answers to.
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ class Asked(NamedTuple):
     seper: Mapping[str, float] | None = None
 
 
-def asked_in(folder: Path) -> dict[tuple[str, str], list[Asked]]:
-    """The answered questions of each system of a run, by the system's name and its graph."""
+Answers = dict[tuple[str, str], list[Asked]]
+"""By the system's name and its graph."""
+
+
+def asked_in(folder: Path) -> Answers:
+    """The answered questions of each system of a run."""
     run = run_folder.read(folder)
     by_id = {question.id: question for question in run.questions}
     graphs = {system.label: system.graph for system in run.systems}
-    found: dict[tuple[str, str], list[Asked]] = {}
+    found: Answers = {}
     with Store(run.results) as store:
         seper = store.measurements(SEPER)
         for outcome in store.outcomes():
@@ -54,6 +58,13 @@ def asked_in(folder: Path) -> dict[tuple[str, str], list[Asked]]:
                 measured = seper.get((outcome.system, outcome.question))
                 found.setdefault(key, []).append(Asked(by_id[outcome.question], outcome.output, measured))
     return found
+
+
+def of_the_questions(found: Answers, other: Answers) -> Answers:
+    """The answers to questions that the other run answered, too."""
+    wanted = {one.question.id for asked in other.values() for one in asked}
+    some = {key: [one for one in asked if one.question.id in wanted] for key, asked in found.items()}
+    return {key: asked for key, asked in some.items() if asked}
 
 
 def figure(values: Sequence[float]) -> str:
@@ -225,9 +236,13 @@ def main() -> None:
     """Print the parts of every system of the runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    for folder in parser.parse_args().runs:
+    parser.add_argument("--questions-of", type=Path, metavar="RUN")
+    given = parser.parse_args()
+    for folder in given.runs:
         try:
             found = asked_in(folder)
+            if given.questions_of is not None:
+                found = of_the_questions(found, asked_in(given.questions_of))
         except UserFault as fault:
             parser.error(str(fault))
         parts = [(label, asked, of) for (label, graph), asked in found.items() for of in parts_of(graph, asked)]

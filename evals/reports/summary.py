@@ -1,9 +1,9 @@
 """A run in numbers: for each dataset the systems' means and differences, failures, costs, and uncertainty."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from ...errors import UserFault, either
@@ -111,9 +111,9 @@ class MeanCost(NodeCost):
 
 @dataclass(frozen=True)
 class UncertaintyQuality:
-    """How well a system's own uncertainty separates right from wrong, over the n answers that have one.
+    """How well an uncertainty of a system separates right from wrong, over the n answers that have it.
 
-    A withheld answer is scored as if it had been given.
+    signal: its own, or one that its settings measured beside it, which has no threshold. A withheld answer is scored as if it had been given.
     unmeasured: answers whose uncertainty is unknown; auroc_em, auroc: wrong is EM 0, and F1 < `RIGHT`, None if all
     answers are right or all wrong; auroc_interval: the 95 % interval of `auroc`; aurc: the risk is 1 − F1; mean_risk:
     the AURC of an uninformative (constant) uncertainty; ece: of confidences fitted to other answers, None below
@@ -306,7 +306,7 @@ def summary_of(
             _pairs(compared, by_system, metric, run.seed),
             [failure for outcomes in by_system.values() for failure in _failures(outcomes)],
             list(filter(None, (mean_cost(*one) for one in by_system.items()))),
-            list(filter(None, (_uncertainty_quality(*one, run.seed) for one in by_system.items()))),
+            [quality for one in by_system.items() for quality in _uncertainty_qualities(*one, run.seed)],
             list(filter(None, (_given(one, by_system[one.label], questions) for one in run.systems))),
             oracles,
             [gap for oracle in oracles for gap in gaps_closed(oracle, run.systems, scores)],
@@ -469,15 +469,31 @@ def _calibrated_on(system: System) -> frozenset[str]:
         return frozenset()
 
 
-def _uncertainty_quality(label: str, outcomes: Sequence[ScoredOutcome], seed: int) -> UncertaintyQuality | None:
+def _uncertainty_qualities(label: str, outcomes: Sequence[ScoredOutcome], seed: int) -> Iterator[UncertaintyQuality]:
+    """Of the system's own uncertainty, then of the further signals that its settings measured beside it."""
     # scored as empty, each withheld answer would be wrong, and any uncertainty would seem to tell right from wrong
     answered = [outcome.if_given for outcome in outcomes if not outcome.failed]
-    known = [(outcome, outcome.uncertainty) for outcome in answered if outcome.uncertainty is not None]
-    if not known:
-        return None
-    signals = dict.fromkeys(outcome.signal["signal"] for outcome, _ in known if outcome.signal is not None)
-    thresholds = {outcome.threshold for outcome, _ in known}
+    own = dict.fromkeys(outcome.signal["signal"] for outcome in answered if outcome.signal is not None)
+    thresholds = {outcome.threshold for outcome in answered if outcome.uncertainty is not None}
     threshold = thresholds.pop() if len(thresholds) == 1 else None
+    measured = [outcome.output.get("signals") or {} for outcome in answered]
+    further = [name for name in dict.fromkeys(chain.from_iterable(measured)) if name not in own]
+    values = [(", ".join(own), threshold, [outcome.uncertainty for outcome in answered])]
+    values += [(name, None, [signals.get(name) for signals in measured]) for name in further]
+    for signal, above, column in values:
+        known = [(outcome, value) for outcome, value in zip(answered, column, strict=True) if value is not None]
+        if known:
+            yield _uncertainty_quality(label, signal, known, len(answered) - len(known), above, seed)
+
+
+def _uncertainty_quality(
+    label: str,
+    signal: str,
+    known: Sequence[tuple[ScoredOutcome, float]],
+    unmeasured: int,
+    threshold: float | None,
+    seed: int,
+) -> UncertaintyQuality:
     values = [value for _, value in known]
     f1 = [outcome.metrics["f1"] for outcome, _ in known]
     right = [outcome.right for outcome, _ in known]
@@ -486,9 +502,9 @@ def _uncertainty_quality(label: str, outcomes: Sequence[ScoredOutcome], seed: in
     confidences = confidences_from(values, right, seed) if len(known) >= LEAST_FOR_ECE else None
     return UncertaintyQuality(
         label,
-        ", ".join(signals),
+        signal,
         len(known),
-        len(answered) - len(known),
+        unmeasured,
         auroc(values, [not outcome.metrics["exact_match"] for outcome, _ in known]),
         area,
         None if area is None else auroc_interval(area, sum(right), len(right) - sum(right)),

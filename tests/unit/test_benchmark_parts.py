@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from dubito.benchmarks.parts import Asked, of_dense_rag, of_df_rag, of_seakr, of_seper, of_sunar, parts_of
+from dubito.benchmarks.parts import (
+    Asked,
+    of_dense_rag,
+    of_df_rag,
+    of_seakr,
+    of_seper,
+    of_sunar,
+    of_the_questions,
+    parts_of,
+)
 from dubito.evals.questions import GoldQuestion
 
 WHO = GoldQuestion("Who?", ("Ada Tarn",), id="q1", gold_documents=("a", "b#2"))
@@ -101,3 +111,10 @@ def test_seper_stands_beside_the_documents_and_the_answers() -> None:
     assert list(parts_of("vanilla_rag", asked)) == [of_seper]
     assert list(parts_of("seakr", asked)) == [of_seakr, of_seper]
     assert list(parts_of("vanilla_rag", asked[3:])) == []
+
+
+def test_a_run_is_read_at_the_questions_of_another() -> None:
+    when = Asked(replace(WHO, id="q2"), {})
+    one, other, third = ("report", "df_rag"), ("zero-shot", "df_rag"), ("plain", "vanilla_rag")
+    found = of_the_questions({one: [Asked(WHO, {}), when], third: [Asked(WHO, {})]}, {other: [when]})
+    assert found == {one: [when]}

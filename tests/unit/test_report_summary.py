@@ -224,6 +224,20 @@ def test_a_systems_doubt_is_held_against_what_was_right(tmp_path):
     assert (doubt.uncertain.questions, doubt.uncertain.score) == pytest.approx((2, 1 / 3))
 
 
+def test_each_signal_that_was_measured_beside_the_own_one_is_held_against_what_was_right(tmp_path):
+    """The own one is among the signals, and has its threshold; another is unknown of one answer."""
+    found = [
+        answered("d", name, said, uncertainty=dse(own), signals={"DSE": own, "disagreement": other})
+        for name, (said, own, other) in zip(
+            NAMES, [("right", 0.1, 0.7), ("wrong", 0.2, 0.1), ("right", 0.3, None)], strict=False
+        )
+    ]
+    found.append(answered("d", NAMES[3], "wrong", uncertainty=dse(0.4)))
+    doubts = section(tmp_path, *found, systems=(DENSE,)).uncertainties
+    figures = [(doubt.signal, doubt.n, doubt.unmeasured, doubt.auroc, doubt.threshold) for doubt in doubts]
+    assert figures == [("DSE", 4, 0, 3 / 4, 0.2), ("disagreement", 2, 2, 0, None)]
+
+
 def test_a_system_without_doubts_of_its_own_has_none(tmp_path):
     found = section(tmp_path, *outcomes("a", "rrw.."), *doubtful(("right", None)), systems=(vanilla("a"), DENSE))
     assert found.uncertainties == []
