@@ -5,8 +5,9 @@
 RUN: a run of `dubito eval`, or what `dubito report RUN --keep` made of it. DF-RAG: does the support tell which chunk
 set has the gold documents (sampling=uniform, which scores every set)? DENSE-RAG: the answers to uncertain questions
 after each stage, with the DSE. SUNAR: the answer before and after the evidence is read again. SeaKR: the answers of
-both endings. SePer, if it was measured: is ΔSePer larger where the evidence has every supporting document? Intervals
-are 95 %, over questions. --questions-of: only the questions that this run has answers to.
+both endings. If they were measured: is ΔSePer larger where the evidence has every supporting document, and do right
+answers get higher ratings by a model? Intervals are 95 %, over questions. --questions-of: only the questions that this
+run has answers to.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any, NamedTuple
 from dubito.errors import UserFault
 from dubito.evals import run_folder
 from dubito.evals.answers import f1
-from dubito.evals.measuring import SEPER
+from dubito.evals.measuring import RATINGS, SEPER
 from dubito.evals.questions import GoldQuestion
+from dubito.evals.reliability import auroc, auroc_interval
 from dubito.evals.scores import RIGHT
 from dubito.evals.statistics import bootstrap_interval
 from dubito.evals.store import Store
@@ -33,11 +35,11 @@ FULL = 5.0
 
 
 class Asked(NamedTuple):
-    """A question with what a system gave for it. seper: with the evidence, without and the difference, if measured."""
+    """A question with what a system gave for it. measured: SePer and ratings, by their names, if they were measured."""
 
     question: GoldQuestion
     output: Mapping[str, Any]
-    seper: Mapping[str, float] | None = None
+    measured: Mapping[str, float] = {}
 
 
 Answers = dict[tuple[str, str], list[Asked]]
@@ -51,11 +53,11 @@ def asked_in(folder: Path) -> Answers:
     graphs = {system.label: system.graph for system in run.systems}
     found: Answers = {}
     with Store(run.results) as store:
-        seper = store.measurements(SEPER)
+        seper, ratings = store.measurements(SEPER), store.measurements(RATINGS)
         for outcome in store.outcomes():
             if outcome.output is not None:
-                key = outcome.system, graphs[outcome.system]
-                measured = seper.get((outcome.system, outcome.question))
+                key, asked = (outcome.system, graphs[outcome.system]), (outcome.system, outcome.question)
+                measured = {**seper.get(asked, {}), **ratings.get(asked, {})}
                 found.setdefault(key, []).append(Asked(by_id[outcome.question], outcome.output, measured))
     return found
 
@@ -172,23 +174,43 @@ def of_seakr(asked: Sequence[Asked]) -> Iterator[str]:
 
 def of_seper(asked: Sequence[Asked]) -> Iterator[str]:
     """ΔSePer beside the gold documents in the evidence, and SePer beside right and wrong answers."""
-    measured = [one for one in asked if one.seper is not None]
-    yield f"ΔSePer of {len(measured)}: {figure(belief(measured, 'delta'))}"
+    measured = [one for one in asked if "delta" in one.measured]
+    yield f"ΔSePer of {len(measured)}: {figure(values(measured, 'delta'))}"
     whole, part = parted(measured, has_all_documents)
     yield (
-        f"ΔSePer of evidence with every supporting document: {figure(belief(whole, 'delta'))} ({len(whole)}); without: "
-        f"{figure(belief(part, 'delta'))} ({len(part)})"
+        f"ΔSePer of evidence with every supporting document: {figure(values(whole, 'delta'))} ({len(whole)}); without: "
+        f"{figure(values(part, 'delta'))} ({len(part)})"
     )
-    right, wrong = parted(measured, lambda one: score(one.output["answer"], one.question) >= RIGHT)
+    right, wrong = parted(measured, is_right)
     yield (
-        f"SePer of right answers: {figure(belief(right, 'seper'))} ({len(right)}); of wrong ones: "
-        f"{figure(belief(wrong, 'seper'))} ({len(wrong)})"
+        f"SePer of right answers: {figure(values(right, 'seper'))} ({len(right)}); of wrong ones: "
+        f"{figure(values(wrong, 'seper'))} ({len(wrong)})"
     )
 
 
-def belief(measured: Sequence[Asked], name: str) -> list[float]:
-    """The figures of that name: `seper`, `seper_without` or `delta`."""
-    return [one.seper[name] for one in measured if one.seper is not None]
+def of_ratings(asked: Sequence[Asked]) -> Iterator[str]:
+    """The judge's ratings of right and of wrong answers, with their evidence and without."""
+    right, wrong = parted([one for one in asked if "correctness" in one.measured], is_right)
+    for name, what in (("correctness", "with the evidence"), ("correctness_without", "without it")):
+        yield (
+            f"rated {what}: right answers {figure(values(right, name))} ({len(right)}), wrong ones "
+            f"{figure(values(wrong, name))} ({len(wrong)})"
+        )
+        if right and wrong:
+            doubts = [-value for value in values([*right, *wrong], name)]
+            area = auroc(doubts, [False] * len(right) + [True] * len(wrong)) or 0.0
+            low, high = auroc_interval(area, len(right), len(wrong))
+            yield f"AUROC of this rating: {area:.2f} ({low:.2f} to {high:.2f})"
+
+
+def is_right(one: Asked) -> bool:
+    """Is its answer right?"""
+    return score(one.output["answer"], one.question) >= RIGHT
+
+
+def values(asked: Sequence[Asked], name: str) -> list[float]:
+    """What was measured under this name."""
+    return [one.measured[name] for one in asked]
 
 
 def parted(asked: Sequence[Asked], belongs: Callable[[Asked], bool]) -> tuple[list[Asked], list[Asked]]:
@@ -228,8 +250,9 @@ def parts_of(graph: str, asked: Sequence[Asked]) -> Iterator[Callable[[Sequence[
     """What there is to say of a system's answers."""
     if graph in PARTS:
         yield PARTS[graph]
-    if any(one.seper is not None for one in asked):
-        yield of_seper
+    for name, part in (("delta", of_seper), ("correctness", of_ratings)):
+        if any(name in one.measured for one in asked):
+            yield part
 
 
 def main() -> None:
@@ -247,7 +270,7 @@ def main() -> None:
             parser.error(str(fault))
         parts = [(label, asked, of) for (label, graph), asked in found.items() for of in parts_of(graph, asked)]
         if not parts:
-            parser.error(f"{folder} has no answers of {', '.join(PARTS)}, and no measured SePer.")
+            parser.error(f"{folder} has no answers of {', '.join(PARTS)}, no measured SePer and no ratings.")
         for label, asked, of in parts:
             print(f"\n{label}: {len(asked)} answers")
             print("\n".join(f"  {line}" for line in of(asked)))

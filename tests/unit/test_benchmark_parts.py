@@ -10,6 +10,7 @@ from dubito.benchmarks.parts import (
     Asked,
     of_dense_rag,
     of_df_rag,
+    of_ratings,
     of_seakr,
     of_seper,
     of_sunar,
@@ -118,3 +119,18 @@ def test_a_run_is_read_at_the_questions_of_another() -> None:
     one, other, third = ("report", "df_rag"), ("zero-shot", "df_rag"), ("plain", "vanilla_rag")
     found = of_the_questions({one: [Asked(WHO, {}), when], third: [Asked(WHO, {})]}, {other: [when]})
     assert found == {one: [when]}
+
+
+def test_the_ratings_of_right_answers_stand_beside_those_of_wrong_ones() -> None:
+    def rated(answer: str, correctness: float, without: float) -> Asked:
+        return Asked(WHO, {"answer": answer}, {"correctness": correctness, "correctness_without": without})
+
+    asked = [rated("Ada Tarn", 1.0, 0.5), rated("Bo", 0.5, 0.5), rated("Cy", 1.0, 0.25), Asked(WHO, {"answer": "Bo"})]
+    without_intervals = [re.sub(r" \(-?\d\.\d\d to [^)]*\)", "", line) for line in of_ratings(asked)]
+    assert without_intervals == [
+        "rated with the evidence: right answers 1.00 (1), wrong ones 0.75 (2)",
+        "AUROC of this rating: 0.75",
+        "rated without it: right answers 0.50 (1), wrong ones 0.38 (2)",
+        "AUROC of this rating: 0.75",
+    ]
+    assert list(parts_of("vanilla_rag", asked)) == [of_ratings]
