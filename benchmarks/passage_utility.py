@@ -4,8 +4,8 @@ A passage that supports the answer is worth 1 / (the number of those that do), e
 are reckoned from the same responses (`dubito.evals.utility`).
 
     python benchmarks/passage_utility.py --run FILE.jsonl --dataset hotpotqa:dev.json [--dataset ...] [--limit 1000]
-        [--others N] [--llm NAME] [--judge NAME] [--samples 10] [--max-answer-tokens 512] [--bertscore MODEL:LAYER]
-        [--at-once 8]
+        [--others N] [--llm NAME] [--judge NAME] [--encoder NAME] [--samples 10] [--max-answer-tokens 512]
+        [--bertscore MODEL:LAYER] [--at-once 8]
     python benchmarks/passage_utility.py --run FILE.jsonl [--known 0.5]
 
 The first line measures what FILE.jsonl does not have yet, and both print the table. N: passages that support nothing,
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from dubito.errors import ContextOverflow
+from dubito.errors import ContextOverflow, UserFault
 from dubito.evals.datasets import load_dataset, sample
 from dubito.evals.questions import GoldQuestion
 from dubito.evals.runner import resources_with_memory
@@ -188,13 +188,14 @@ def main() -> None:
     parser.add_argument("--others", type=int)
     parser.add_argument("--llm")
     parser.add_argument("--judge")
+    parser.add_argument("--encoder", help="of the judge `embedded`")
     parser.add_argument("--samples", type=int, default=10)
     parser.add_argument("--max-answer-tokens", type=int, default=512)
     parser.add_argument("--bertscore", metavar="MODEL:LAYER")
     parser.add_argument("--at-once", type=int, default=8, help="questions")
     parser.add_argument("--known", type=float, default=float("inf"))
     given = parser.parse_args()
-    named = {name: value for name in ("llm", "judge") if (value := getattr(given, name)) is not None}
+    named = {name: value for name in ("llm", "judge", "encoder") if (value := getattr(given, name)) is not None}
     # with the hard rule both are known: the responses' entailments, and their clusters
     context = SePerContext(
         preset="paper",
@@ -204,12 +205,15 @@ def main() -> None:
         concurrency=64,
         **named,
     )
-    for dataset in given.dataset:
-        kind = dataset.partition(":")[0]
-        done = {one.question for one in read(given.run) if one.dataset == kind}
-        answerable = [one for one in load_dataset(dataset).questions if one.answerable and one.gold_documents]
-        asked = [one for one in sample(answerable, given.limit) if one.id not in done]
-        asyncio.run(measure(kind, asked, context, given))
+    try:
+        for dataset in given.dataset:
+            kind = dataset.partition(":")[0]
+            done = {one.question for one in read(given.run) if one.dataset == kind}
+            answerable = [one for one in load_dataset(dataset).questions if one.answerable and one.gold_documents]
+            asked = [one for one in sample(answerable, given.limit) if one.id not in done]
+            asyncio.run(measure(kind, asked, context, given))
+    except UserFault as fault:
+        parser.error(str(fault))
     print("\n".join(table([one for one in read(given.run) if one.known < given.known])))
 
 
