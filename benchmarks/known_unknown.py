@@ -1,16 +1,16 @@
 """Does uncertainty tell what a model knows from what it does not? Every estimator of SeaKR, of the same samples.
 
     python benchmarks/known_unknown.py --data DIR --run FILE.jsonl [--questions 80] [--samples 20] [--llm embedded] \
-        [--judge nli:DIR] [--layers 4,8,...]
+        [--judge nli:DIR] [--layers FOLDER]
     python benchmarks/known_unknown.py --answers RUN --run FILE.jsonl [--samples 20] [...]
     python benchmarks/known_unknown.py --run FILE.jsonl --write FILE.md --plot FILE.png
 
 DIR holds squad_xquad_en/ with the English part of XQuAD. Half of the questions are shown with their own paragraph, the
 other half with one of another article, so that both prompts are about as long. U is measured where SeaKR measures it:
 at the first step. RUN: a run of `dubito eval` that has its passages; the evidence of its first system is shown, U is of
-the prompt for the answer, and known is what the greedy answer gets right. --layers: U by hidden states of these layers,
-too (with an engine: model). Every finished question is a line of the run file; started again, it goes on with the
-questions that are missing.
+the prompt for the answer, and known is what the greedy answer gets right. FOLDER: the weights of the vLLM server's
+model; with them U is measured by the hidden states of every layer, too. Every finished question is a line of the run
+file; started again, it goes on with the questions that are missing.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ import json
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
+import torch
 from dubito.evals import run_folder
 from dubito.evals.answers import f1
 from dubito.evals.calibration import best_threshold
 from dubito.evals.reliability import auroc_interval
 from dubito.evals.scores import RIGHT
 from dubito.evals.store import Store
-from dubito.models.engine_options import engine_options
-from dubito.models.engine_process import Engine
 from dubito.models.interfaces import (
     MIDDLE_LAYER,
     Capability,
@@ -47,7 +45,7 @@ from dubito.models.interfaces import (
     StatePlace,
     Vectors,
 )
-from dubito.models.vllm_engine import EngineChat
+from dubito.models.openai_chat import OpenAIChat
 from dubito.nodes.uncertainty_estimators import ONE_LINE, ONE_SENTENCE, Prompt, continue_with_uncertainty
 from dubito.prompts import answer, reasoning
 from dubito.resources.opening import open_chat_model
@@ -55,6 +53,8 @@ from dubito.resources.resources import Resources
 from dubito.state.records import Chunk
 from dubito.state.seakr import NEEDS, Estimator, SeaKRContext
 from dubito.uncertainty import eigen_score
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM
 
 FEWER = (2, 5, 10, 15)
 """Of the samples, for U with fewer."""
@@ -74,29 +74,47 @@ class Asked(NamedTuple):
     prompt: Prompt
 
 
-class SeveralLayers(EngineChat):
-    """An engine that reads each sample's state at several layers. by_layer: of the last samples, [n, d] each."""
+class EveryLayer(OpenAIChat):
+    """A model on a vLLM server whose samples transformers reads, which shows all layers in one pass.
 
-    def __init__(self, name: str, layers: Sequence[int]) -> None:
-        """layers: beside the one that is asked for."""
-        super().__init__(name, engine_options(name))
-        self.layers = layers
-        self.by_layer: dict[int, Vectors] = {}
+    states: of the last samples, at the last token of each: [layers, n, d].
+    """
+
+    states: NDArray[np.float32]
+
+    def __init__(self, name: str, folder: Path) -> None:
+        """folder: the served weights, perhaps in a wider type."""
+        url, _, model = name.removeprefix("vllm:").partition("#")
+        super().__init__(name, url, model or None)
+        self.reader = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """The server's, and hidden states."""
+        return super().capabilities | {"hidden_states"}
 
     async def introspect(
         self, messages: Sequence[Message], sampling: Sampling, place: StatePlace = MIDDLE_LAYER
     ) -> Introspection:
-        """As the engine does, without the cost of the further layers."""
+        """The states of the middle layer."""
+        reply, prompt, drawn = await self._draw(messages, sampling)
+        self.states = await asyncio.to_thread(self.read, list(prompt), [list(sample.ids) for sample in drawn])
+        middle = len(self.states) // 2
+        return Introspection(reply, self.states[middle - 1], middle)
 
-        async def ask(engine: Engine) -> Introspection:
-            middle = await engine.layer(place.layer, place.states)
-            reply, prompt, drawn = await self._sample(engine, messages, replace(sampling, logprobs=True), room=1)
-            sequences = [(*prompt, *sample.ids) for sample in drawn]
-            for layer in sorted({middle, *self.layers}):
-                self.by_layer[layer] = await engine.states(sequences, layer)
-            return Introspection(reply, self.by_layer[middle], middle)
-
-        return await self._with_engine(ask)
+    @torch.inference_mode()
+    def read(self, prompt: list[int], samples: list[list[int]]) -> NDArray[np.float32]:
+        """The states [layers, n, d] at the end of each sample; the prompt is read once."""
+        lengths = torch.tensor([len(ids) for ids in samples])
+        tokens = torch.zeros(len(samples), int(lengths.max()), dtype=torch.long)
+        for row, ids in enumerate(samples):
+            tokens[row, : len(ids)] = torch.tensor(ids)
+        cache = self.reader(torch.tensor([prompt])).past_key_values
+        cache.batch_repeat_interleave(len(samples))
+        seen = torch.arange(len(prompt) + tokens.shape[1])[None] < len(prompt) + lengths[:, None]
+        told = self.reader(tokens, attention_mask=seen.long(), cache=cache, output_hidden_states=True)
+        ends = [layer[torch.arange(len(samples)), lengths - 1] for layer in told.hidden_states[1:]]
+        return torch.stack(ends).float().numpy()
 
 
 class Remembering:
@@ -211,7 +229,7 @@ async def run(questions: Sequence[Asked], llm: ChatModel, judge: str, samples: i
             "seconds": time.perf_counter() - begun,
             "uncertainty": found,
             "gram_by_samples": by_samples(model, samples),
-            **({"gram_by_layer": by_layer(model, llm, samples)} if isinstance(llm, SeveralLayers) else {}),
+            **({"gram_by_layer": by_layer(model, llm, samples)} if isinstance(llm, EveryLayer) else {}),
         }
         with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -233,10 +251,10 @@ def by_samples(model: Remembering, samples: int) -> dict[int, float | None]:
     return {count: u_of(seen.states, some) for count, some in few.items()}
 
 
-def by_layer(model: Remembering, engine: SeveralLayers, samples: int) -> dict[int, float | None]:
-    """U by gram at each layer that was read."""
+def by_layer(model: Remembering, engine: EveryLayer, samples: int) -> dict[int, float | None]:
+    """U by gram at each layer."""
     _, rows = sampled(model, samples)
-    return {layer: u_of(states, rows) for layer, states in engine.by_layer.items()}
+    return {layer: u_of(states, rows) for layer, states in enumerate(engine.states, 1)}
 
 
 def sampled(model: Remembering, samples: int) -> tuple[Introspection, list[int]]:
@@ -341,13 +359,13 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--llm", default="embedded")
     parser.add_argument("--judge", default="embedded")
-    parser.add_argument("--layers", type=lambda text: [int(layer) for layer in text.split(",")])
+    parser.add_argument("--layers", type=Path, metavar="FOLDER")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
     if given.data is not None or given.answers is not None:
         questions = paragraphs(given.data, given.questions) if given.data else list(answered(given.answers))
-        llm = SeveralLayers(given.llm, given.layers) if given.layers else open_chat_model(given.llm)
+        llm = EveryLayer(given.llm, given.layers) if given.layers else open_chat_model(given.llm)
         asyncio.run(run(questions, llm, given.judge, given.samples, given.run))
     lines = read(given.run)
     text = report(lines)

@@ -113,12 +113,13 @@ class MeanCost(NodeCost):
 class UncertaintyQuality:
     """How well an uncertainty of a system separates right from wrong, over the n answers that have it.
 
-    signal: its own, or one that its settings measured beside it, which has no threshold. A withheld answer is scored as if it had been given.
-    unmeasured: answers whose uncertainty is unknown; auroc_em, auroc: wrong is EM 0, and F1 < `RIGHT`, None if all
-    answers are right or all wrong; auroc_interval: the 95 % interval of `auroc`; aurc: the risk is 1 − F1; mean_risk:
-    the AURC of an uninformative (constant) uncertainty; ece: of confidences fitted to other answers, None below
-    `LEAST_FOR_ECE` answers; chance_ece: between which ends it would be by chance alone, were these confidences exact;
-    certain, uncertain: F1 up to the threshold and above it, None if the system has no single threshold.
+    signal: its own, or one that its settings measured beside it, which has no threshold. A withheld answer is scored as
+    if it had been given. unmeasured: answers whose uncertainty is unknown; auroc_em, auroc: wrong is EM 0, and F1 <
+    `RIGHT`, None if all answers are right or all wrong; auroc_interval: the 95 % interval of `auroc`; aurc: the risk is
+    1 − F1; mean_risk: the AURC of an uninformative (constant) uncertainty; ece: of confidences fitted to other answers,
+    None below `LEAST_FOR_ECE` answers; chance_ece: between which ends it would be by chance alone, were these
+    confidences exact; certain, uncertain: F1 up to the threshold and above it, None if the system has no single
+    threshold.
     """
 
     system: str
@@ -306,7 +307,7 @@ def summary_of(
             _pairs(compared, by_system, metric, run.seed),
             [failure for outcomes in by_system.values() for failure in _failures(outcomes)],
             list(filter(None, (mean_cost(*one) for one in by_system.items()))),
-            [quality for one in by_system.items() for quality in _uncertainty_qualities(*one, run.seed)],
+            [quality for one in by_system.values() for quality in _uncertainty_qualities(one, run.seed)],
             list(filter(None, (_given(one, by_system[one.label], questions) for one in run.systems))),
             oracles,
             [gap for oracle in oracles for gap in gaps_closed(oracle, run.systems, scores)],
@@ -469,7 +470,7 @@ def _calibrated_on(system: System) -> frozenset[str]:
         return frozenset()
 
 
-def _uncertainty_qualities(label: str, outcomes: Sequence[ScoredOutcome], seed: int) -> Iterator[UncertaintyQuality]:
+def _uncertainty_qualities(outcomes: Sequence[ScoredOutcome], seed: int) -> Iterator[UncertaintyQuality]:
     """Of the system's own uncertainty, then of the further signals that its settings measured beside it."""
     # scored as empty, each withheld answer would be wrong, and any uncertainty would seem to tell right from wrong
     answered = [outcome.if_given for outcome in outcomes if not outcome.failed]
@@ -483,11 +484,10 @@ def _uncertainty_qualities(label: str, outcomes: Sequence[ScoredOutcome], seed: 
     for signal, above, column in values:
         known = [(outcome, value) for outcome, value in zip(answered, column, strict=True) if value is not None]
         if known:
-            yield _uncertainty_quality(label, signal, known, len(answered) - len(known), above, seed)
+            yield _uncertainty_quality(signal, known, len(answered) - len(known), above, seed)
 
 
 def _uncertainty_quality(
-    label: str,
     signal: str,
     known: Sequence[tuple[ScoredOutcome, float]],
     unmeasured: int,
@@ -501,7 +501,7 @@ def _uncertainty_quality(
     area = auroc(values, [not is_right for is_right in right])
     confidences = confidences_from(values, right, seed) if len(known) >= LEAST_FOR_ECE else None
     return UncertaintyQuality(
-        label,
+        known[0][0].system,
         signal,
         len(known),
         unmeasured,
