@@ -1,22 +1,22 @@
 """Settings of the process: folders, timeouts, keys. They come from environment variables, or but for the keys from the
 table `[process]` of the configuration file. Questions cannot change them."""
 
+import os
 import shlex
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from .config import PROCESS, config
 from .errors import UserFault
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The environment variables `DUBITO_CACHE_DIR`, `DUBITO_TIMEOUT_S`, ..., read once."""
 
-    model_config = SettingsConfigDict(env_prefix="DUBITO_", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     cache_dir: Path = Field(
         default=Path("~/.cache/dubito"), description="The folder of computed indexes and embeddings."
@@ -80,16 +80,11 @@ class Settings(BaseSettings):
         return token or None
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment, then the configuration file."""
-        return init_settings, env_settings, InitSettingsSource(cls, cls._of_file())
+    def read(cls) -> Self:
+        """The settings of the environment, then of the configuration file; `ValidationError`, or `UserFault`."""
+        variables = {name: f"DUBITO_{name.upper()}" for name in cls.model_fields}
+        in_environment = {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
+        return cls.model_validate({**cls._of_file(), **in_environment})
 
     @classmethod
     def _of_file(cls) -> dict[str, Any]:
@@ -108,7 +103,7 @@ class Settings(BaseSettings):
 def settings() -> Settings:
     """The settings of the process; `UserFault` for a value that cannot be used."""
     try:
-        return Settings()
+        return Settings.read()
     except ValidationError as fault:
         sentences = []
         for error in fault.errors():

@@ -78,7 +78,7 @@ def export_if_asked() -> None:
     """Export to the endpoint of the environment or of the configuration file if there is one and no export yet."""
     is_set = "DUBITO_OTLP_ENDPOINT" in os.environ or "otlp_endpoint" in config().tables.get(PROCESS, {})
     # `settings()` would cache the environment too early: this runs when a graph is built
-    if _exporting.target is None and is_set and (endpoint := Settings().otlp_endpoint):
+    if _exporting.target is None and is_set and (endpoint := Settings.read().otlp_endpoint):
         export_spans(endpoint)
 
 

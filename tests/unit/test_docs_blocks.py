@@ -269,7 +269,7 @@ def run_langgraph(command: Command, words: list[str], reader: Reader) -> None:
 
 def read_settings(command: Command, words: list[str], reader: Reader) -> None:
     """A line of NAME=VALUE only: each name of dubito is a setting of the machine, with a valid value."""
-    Settings()
+    Settings.read()
     for name in command.environment:
         field_name = name.removeprefix("DUBITO_").lower()
         assert not name.startswith("DUBITO_") or name in OPTIONS or field_name in Settings.model_fields, name
