@@ -54,7 +54,7 @@ from dubito.state.records import Chunk
 from dubito.state.seakr import NEEDS, Estimator, SeaKRContext
 from dubito.uncertainty import eigen_score
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel
 
 FEWER = (2, 5, 10, 15)
 """Of the samples, for U with fewer."""
@@ -86,7 +86,8 @@ class EveryLayer(OpenAIChat):
         """folder: the served weights, perhaps in a wider type."""
         url, _, model = name.removeprefix("vllm:").partition("#")
         super().__init__(name, url, model or None)
-        self.reader = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        # not every processor multiplies numbers of 16 bits
+        self.reader = AutoModel.from_pretrained(folder, dtype=torch.float32)
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -192,16 +193,17 @@ def paragraphs(data: Path, count: int) -> list[Asked]:
 
 
 def answered(folder: Path) -> Iterator[Asked]:
-    """The questions of a run with the evidence of its first system."""
+    """The questions of a run with the evidence of its first system, in random order: a part of them is a fair one."""
     run = run_folder.read(folder)
-    by_id = {question.id: question for question in run.questions}
     with Store(run.results) as store:
-        for outcome in store.outcomes():
-            if outcome.output is not None and outcome.system == run.systems[0].label:
-                question, chunks = by_id[outcome.question], outcome.output["evidence"]
-                messages = answer.messages(question.question, chunks)
-                prompt = Prompt(question.question, chunks, [], messages, ONE_LINE, 64)
-                yield Asked(question.id, question.answers, None, prompt)
+        outcomes = {outcome.question: outcome for outcome in store.outcomes() if outcome.system == run.systems[0].label}
+    for question in random.Random(0).sample(run.questions, len(run.questions)):
+        outcome = outcomes.get(question.id)
+        if outcome is not None and outcome.output is not None:
+            chunks = outcome.output["evidence"]
+            messages = answer.messages(question.question, chunks)
+            prompt = Prompt(question.question, chunks, [], messages, ONE_LINE, 64)
+            yield Asked(question.id, question.answers, None, prompt)
 
 
 async def run(questions: Sequence[Asked], llm: ChatModel, judge: str, samples: int, file: Path) -> None:
