@@ -29,7 +29,13 @@ import torch
 from dubito.evals import run_folder
 from dubito.evals.answers import f1
 from dubito.evals.calibration import best_threshold
-from dubito.evals.reliability import auroc_interval
+from dubito.evals.reliability import (
+    auroc_interval,
+    chance_calibration_error,
+    confidences_from,
+    expected_calibration_error,
+    risk_coverage,
+)
 from dubito.evals.scores import RIGHT
 from dubito.evals.store import Store
 from dubito.models.interfaces import (
@@ -222,10 +228,10 @@ async def run(questions: Sequence[Asked], llm: ChatModel, judge: str, samples: i
             context = SeaKRContext.unchecked(settings)
             completion, estimate = await continue_with_uncertainty(one.prompt, context, resources)
             found[estimator] = estimate.uncertainty
-        right = f1(answer.parse_or_empty(completion.text), one.answers) >= RIGHT
+        score = f1(answer.parse_or_empty(completion.text), one.answers)
         line = {
             "id": one.id,
-            **({"right": right} if one.known is None else {"known": one.known}),
+            **({"f1": score} if one.known is None else {"known": one.known}),
             "said": completion.text,
             "answer": one.answers[0],
             "seconds": time.perf_counter() - begun,
@@ -243,7 +249,7 @@ async def run(questions: Sequence[Asked], llm: ChatModel, judge: str, samples: i
 
 def is_known(line: dict[str, Any]) -> bool:
     """Was the answer in the prompt, or is it right?"""
-    return bool(line["right"] if "right" in line else line["known"])
+    return line["f1"] >= RIGHT if "f1" in line else bool(line["known"])
 
 
 def by_samples(model: Remembering, samples: int) -> dict[int, float | None]:
@@ -292,8 +298,25 @@ def auroc_with_interval(values: Sequence[float], missing: Sequence[bool]) -> str
     return f"{area:.2f} ({low:.2f} to {high:.2f})"
 
 
+def quality(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """AURC and ECE of each estimator's U of answers, as reports of `dubito eval` have them."""
+    yield "| estimator | AURC, without signal | ECE, by chance |\n|---|---|---|"
+    for estimator in ESTIMATORS:
+        some = [line for line in lines if line["uncertainty"].get(estimator) is not None]
+        if some:
+            values, wrong = measured(some, estimator)
+            right, risks = [not one for one in wrong], [1 - line["f1"] for line in some]
+            confidences = confidences_from(values, right, seed=0)
+            low, high = chance_calibration_error(confidences, seed=0)
+            error = expected_calibration_error(confidences, right)
+            yield (
+                f"| `{estimator}` | {risk_coverage(values, risks).aurc:.2f}, {np.mean(risks):.2f} | "
+                f"{error:.2f} ({low:.2f} to {high:.2f}) |"
+            )
+
+
 def report(lines: Sequence[dict[str, Any]]) -> str:
-    """The table as Markdown."""
+    """The table as Markdown; of answers, a second one."""
     rows = []
     for estimator in ESTIMATORS:
         values, missing = measured(lines, estimator)
@@ -318,14 +341,14 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
                 f"| `gram`, {name} | {len(values)} | | | {area} | {parted.threshold:.3f} | {parted.accuracy:.2f} |"
             )
     seconds = sorted(line["seconds"] for line in lines)
-    known, unknown = NAMES["right" in lines[0]]
+    known, unknown = NAMES["f1" in lines[0]]
     head = (
         f"| estimator | questions | median U, {known} | median U, {unknown} | AUROC | best δ | its accuracy |\n"
         "|---|---|---|---|---|---|---|\n"
     )
-    return (
-        f"{head}{chr(10).join(rows)}\n\nMedian {seconds[len(seconds) // 2]:.0f} s for all estimators of a question.\n"
-    )
+    more = "\n".join(["", *quality(lines), ""]) if "f1" in lines[0] else ""
+    cost = f"Median {seconds[len(seconds) // 2]:.0f} s for all estimators of a question."
+    return f"{head}{chr(10).join(rows)}\n{more}\n{cost}\n"
 
 
 def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
@@ -342,7 +365,7 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
             axis.set_visible(False)
             continue
         parts = [[u for u, m in zip(values, missing, strict=True) if m == wanted] for wanted in (False, True)]
-        axis.hist(parts, bins=14, label=NAMES["right" in lines[0]], color=["#4c72b0", "#dd8452"])
+        axis.hist(parts, bins=14, label=NAMES["f1" in lines[0]], color=["#4c72b0", "#dd8452"])
         axis.set(
             title=f"{estimator}, AUROC {best_threshold(values, missing).auroc:.2f}", xlabel="U", ylabel="questions"
         )
@@ -365,6 +388,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
+    if given.layers and not given.llm.startswith("vllm:"):
+        parser.error("--layers reads what a server sampled: name it in --llm, as in vllm:URL#model.")
     if given.data is not None or given.answers is not None:
         questions = paragraphs(given.data, given.questions) if given.data else list(answered(given.answers))
         llm = EveryLayer(given.llm, given.layers) if given.layers else open_chat_model(given.llm)
