@@ -886,7 +886,7 @@ async def test_a_chat_front_end_sends_messages_and_gets_one_back(studio: Any, sc
 
 
 async def test_the_graphs_are_tools_of_an_mcp_client(dev_server: DevServer, scripted: ScriptedServer) -> None:
-    async with httpx.AsyncClient(headers={"accept": "application/json, text/event-stream"}) as http:
+    async with httpx.AsyncClient(headers={"accept": "application/json, text/event-stream"}, timeout=60) as http:
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
         tools = (await http.post(f"{dev_server.url}/mcp", json=asked)).json()["result"]["tools"]
     described = json.loads(LANGGRAPH_JSON.read_text())["graphs"]
@@ -1023,7 +1023,7 @@ async def test_a_server_that_is_started_again_goes_on_where_it_was(
         )
         before: Any = await client.threads.get_state(thread)
     await asyncio.to_thread(dev_server.end)
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         with pytest.raises(httpx.ConnectError):
             await http.get(f"{dev_server.url}/threads/{thread}/state")
     await asyncio.to_thread(dev_server.start)
