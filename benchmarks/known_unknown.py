@@ -21,6 +21,7 @@ import json
 import random
 import time
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -60,10 +61,14 @@ from dubito.state.records import Chunk
 from dubito.state.seakr import NEEDS, Estimator, SeaKRContext
 from dubito.uncertainty import eigen_score
 from numpy.typing import NDArray
-from transformers import AutoModel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModel, Cache
 
 FEWER = (2, 5, 10, 15)
 """Of the samples, for U with fewer."""
+
+TOGETHER = 5
+"""Samples of about the same length that are read side by side."""
 
 NAMES = (("answer in the prompt", "answer missing"), ("right", "wrong"))
 """What is known and what is not: of paragraphs, and of answers."""
@@ -111,17 +116,22 @@ class EveryLayer(OpenAIChat):
 
     @torch.inference_mode()
     def read(self, prompt: list[int], samples: list[list[int]]) -> NDArray[np.float32]:
-        """The states [layers, n, d] at the end of each sample; the prompt is read once."""
-        lengths = torch.tensor([len(ids) for ids in samples])
-        tokens = torch.zeros(len(samples), int(lengths.max()), dtype=torch.long)
-        for row, ids in enumerate(samples):
-            tokens[row, : len(ids)] = torch.tensor(ids)
-        cache = self.reader(torch.tensor([prompt])).past_key_values
+        """The states [layers, n, d] at the end of each sample; the prompt and equal samples are read once."""
+        start = self.reader(torch.tensor([prompt])).past_key_values
+        distinct = sorted({tuple(ids) for ids in samples}, key=len)
+        parts = [distinct[begin : begin + TOGETHER] for begin in range(0, len(distinct), TOGETHER)]
+        ends = torch.cat([self.ends(deepcopy(start), part) for part in parts], dim=1)
+        return ends[:, [distinct.index(tuple(ids)) for ids in samples]].numpy()
+
+    def ends(self, cache: Cache, samples: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        """The states [layers, n, d] at the end of each sample. cache: of what comes before them."""
+        before = cache.get_seq_length()
         cache.batch_repeat_interleave(len(samples))
-        seen = torch.arange(len(prompt) + tokens.shape[1])[None] < len(prompt) + lengths[:, None]
+        lengths = torch.tensor([len(ids) for ids in samples])
+        tokens = pad_sequence([torch.tensor(ids) for ids in samples], batch_first=True)
+        seen = torch.arange(before + tokens.shape[1])[None] < before + lengths[:, None]
         told = self.reader(tokens, attention_mask=seen.long(), cache=cache, output_hidden_states=True)
-        ends = [layer[torch.arange(len(samples)), lengths - 1] for layer in told.hidden_states[1:]]
-        return torch.stack(ends).float().numpy()
+        return torch.stack([layer[torch.arange(len(samples)), lengths - 1] for layer in told.hidden_states[1:]])
 
 
 class Remembering:
