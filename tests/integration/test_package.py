@@ -30,7 +30,7 @@ from dubito.tests.integration.test_studio import free_port
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = {".css", ".jinja", ".js", ".jsonl", ".py", ".typed"}
-START_LIMIT_S = 90
+START_LIMIT_S = 240
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from langgraph.graph import END, START
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-pytestmark = [pytest.mark.weights, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.weights
 
 CAPITAL: list[Message] = [{"role": "user", "content": "What is the capital of France?"}]
 QUESTIONS = [

@@ -28,7 +28,7 @@ from dubito.models.vllm_states import Reading, StatesServer
 from dubito.resources.opening import open_chat_model
 from dubito.tests.integration.conftest import SMALL
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]  # the first test waits until both servers are there
+pytestmark = pytest.mark.vllm
 
 LAYER = 15  # of SmolLM2's 30
 START_LIMIT_S = 420
