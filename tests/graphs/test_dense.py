@@ -606,7 +606,7 @@ def models_of(world: reference.World) -> tuple[Reader, ScriptedJudge]:
     return llm, ScriptedJudge(lambda a, b: world.entails(reference.plain(a), reference.plain(b)))
 
 
-@settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds())
 async def test_it_computes_what_the_straight_line_computes(drawn: tuple[reference.World, list[str]]) -> None:
     world, texts = drawn

@@ -927,7 +927,7 @@ def options(draw: st.DrawFn) -> reference.Options:
     )
 
 
-@settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds, options())
 async def test_it_computes_what_the_straight_line_computes(world: reference.World, chosen: reference.Options) -> None:
     expected = reference.dense_rag(world, chosen)

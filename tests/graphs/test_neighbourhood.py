@@ -853,7 +853,7 @@ def by_the_reference(world: World, chosen: reference.Settings) -> reference.Outc
     return reference.nar(world.found, world.raw, world.near, lambda number, batch: world.sets[number], chosen)
 
 
-@settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds, options())
 async def test_it_computes_the_same_as_the_reference(tmp_path: Path, world: World, chosen: reference.Settings) -> None:
     expected = by_the_reference(world, chosen)

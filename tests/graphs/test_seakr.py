@@ -1140,7 +1140,7 @@ def straight_line(world: World, chosen: reference.Settings) -> reference.Outcome
     return reference.seakr(line, chosen)
 
 
-@settings(max_examples=60, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, database=None, suppress_health_check=list(HealthCheck))
 @given(worlds, options())
 async def test_it_computes_what_the_straight_line_computes(world: World, chosen: reference.Settings) -> None:
     expected = straight_line(world, chosen)

@@ -605,7 +605,7 @@ def choices(draw: st.DrawFn) -> tuple[reference.Settings, dict[str, Any]]:
         {"searchain": True, "max_hops": 2, "per_hop": 1, "meta_documents": 2},
     ),
 )
-@settings(max_examples=60, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, database=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32 - 1).map(World), choices())
 async def test_it_computes_the_same_as_the_reference(
     world: World, choice: tuple[reference.Settings, dict[str, Any]]
