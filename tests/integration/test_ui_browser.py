@@ -41,8 +41,8 @@ class Held(ScriptedChat):
         return PLAN if "plan how to answer" in system else f"the Lune {HOSTILE}"
 
     async def _begin(self, verb: str, messages: Any) -> None:
-        await super()._begin(verb, messages)
         try:
+            await super()._begin(verb, messages)
             while not self.let.is_set():  # noqa: ASYNC110 - another thread sets it
                 await asyncio.sleep(0.01)
         except asyncio.CancelledError:
@@ -159,6 +159,7 @@ def test_stop_ends_the_run_and_another_can_be_asked(browser, serve):
     browser.write("Which river?")
     browser.press("Enter")
     browser.until("document.querySelector('.card.running')")
+    wait_until(lambda: llm.under_way_at_most == 1)  # the page shows a step before its model is asked
     browser.run("document.querySelector('.stop').click()")
     browser.until("document.querySelector('.status').textContent === 'Stopped.'")
     wait_until(lambda: llm.ended == ["cancelled"])
