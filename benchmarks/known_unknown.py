@@ -61,6 +61,7 @@ from dubito.state.records import Chunk
 from dubito.state.seakr import NEEDS, Estimator, SeaKRContext
 from dubito.uncertainty import eigen_score
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, Cache
 
@@ -325,6 +326,13 @@ def quality(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
             )
 
 
+def agreement_of_layers(lines: Sequence[dict[str, Any]]) -> str:
+    """How alike U by gram ranks the questions at any two layers."""
+    by_layer = [list(line["gram_by_layer"].values()) for line in lines if "gram_by_layer" in line]
+    ranks = spearmanr([row for row in by_layer if None not in row]).statistic
+    return f"Lowest rank correlation of U at two layers: {ranks.min():.3f}.\n"
+
+
 def report(lines: Sequence[dict[str, Any]]) -> str:
     """The table as Markdown; of answers, a second one."""
     rows = []
@@ -357,6 +365,7 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|\n"
     )
     more = "\n".join(["", *quality(lines), ""]) if "f1" in lines[0] else ""
+    more += f"\n{agreement_of_layers(lines)}" if layers else ""
     cost = f"Median {seconds[len(seconds) // 2]:.0f} s for all estimators of a question."
     return f"{head}{chr(10).join(rows)}\n{more}\n{cost}\n"
 

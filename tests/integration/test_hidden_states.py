@@ -269,6 +269,20 @@ async def test_architectures_are_exact_in_a_batch_and_in_parts(tiny, kind, gener
                 assert energy == pytest.approx(expected_energy, rel=1e-4)
 
 
+async def test_every_layer_of_samples_that_are_read_together_is_that_of_each_alone(tiny, tokenizer):
+    from dubito.benchmarks.known_unknown import EveryLayer  # noqa: PLC0415 - it needs transformers
+
+    reader = EveryLayer("vllm:http://127.0.0.1:9/v1#m", tiny["llama"])
+    prompt = prompt_ids(tokenizer, CAPITAL)
+    distinct = [prompt[first : first + length] for first, length in enumerate((5, 1, 9, 3, 3, 12, 7))]
+    samples = [*distinct, distinct[2], distinct[0]]
+    read = reader.read(prompt, samples)
+    for row, sample in enumerate(samples):
+        with torch.inference_mode():
+            alone = reader.reader(torch.tensor([prompt + sample]), output_hidden_states=True).hidden_states[1:]
+        assert apart(read[:, row], np.stack([layer[0, -1] for layer in alone])) < 1e-5
+
+
 async def test_only_the_wanted_states_are_kept(tiny, monkeypatch):
     chat = TransformersChat("tiny", str(tiny["llama"]), dtype="float32")
     kept: list[int] = []

@@ -1023,7 +1023,7 @@ async def test_a_server_that_is_started_again_goes_on_where_it_was(
         )
         before: Any = await client.threads.get_state(thread)
     await asyncio.to_thread(dev_server.end)
-    async with httpx.AsyncClient(timeout=60) as http:
+    async with httpx.AsyncClient() as http:
         with pytest.raises(httpx.ConnectError):
             await http.get(f"{dev_server.url}/threads/{thread}/state")
     await asyncio.to_thread(dev_server.start)

@@ -80,8 +80,9 @@ async def test_one_caller_at_a_time_probes(quick):
     callers = [asyncio.create_task(outages.wait(probe, 60)) for _ in range(50)]
     await asyncio.sleep(0.5)
     assert 3 <= probes <= 9  # one at once, one after 0.05 s, then one every 0.1 s
-    is_up = True
+    failed, is_up = probes, True
     await asyncio.wait_for(asyncio.gather(*callers), 30)
+    assert probes == failed + 1, "one finds out for all"
     assert outages.seconds is None
 
 
