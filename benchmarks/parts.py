@@ -131,6 +131,12 @@ def of_dense_rag(asked: Sequence[Asked]) -> Iterator[str]:
             f"{figure([dse for _, dse in answers.values()])}, answers changed {changed}"
         )
         before = {key: answer for key, (answer, _) in answers.items()}
+    first = [after(one.output["rounds"][0])[0] for one in uncertain]
+    gains = [
+        score(one.output["answer"], one.question) - score(answer, one.question)
+        for one, answer in zip(uncertain, first, strict=True)
+    ]
+    yield f"refined above the first context: {figure(gains)}"
     verdicts = [
         (bool(measured["sufficient"]), score(measured["responses"][0], one.question) >= RIGHT)
         for one in uncertain

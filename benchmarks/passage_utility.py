@@ -6,12 +6,13 @@ are reckoned from the same responses (`dubito.evals.utility`).
     python benchmarks/passage_utility.py --run FILE.jsonl --dataset hotpotqa:dev.json [--dataset ...] [--limit 1000]
         [--others N] [--llm NAME] [--judge NAME] [--encoder NAME] [--samples 10] [--max-answer-tokens 512]
         [--bertscore MODEL:LAYER] [--at-once 8]
-    python benchmarks/passage_utility.py --run FILE.jsonl [--known 0.5]
+    python benchmarks/passage_utility.py --run FILE.jsonl [--known 0.5] [--against OTHER.jsonl]
 
 The first line measures what FILE.jsonl does not have yet, and both print the table. N: passages that support nothing,
 at most so many a question; without it all. The paper leaves out the questions of Natural Questions, MS MARCO and SQuAD
 that the model answers by itself, and does not say how it tells them: with --known 0.5 those whose belief without a
-passage is at least 0.5. FILE.jsonl has no passages.
+passage is at least 0.5. OTHER.jsonl: the same passages by another judge; the table then has the questions of both
+files, and a row how much higher the correlation of ΔSePer, soft, is than the other judge's. FILE.jsonl has no passages.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +50,7 @@ NAMES = {
     "entropy": "entropy",
     "semantic_entropy": "semantic entropy",
 }
+SOFT = "seper_soft"
 RESAMPLES = 2000
 
 
@@ -138,38 +141,74 @@ def read(file: Path) -> list[Passage]:
 
 def table(passages: Sequence[Passage]) -> Iterator[str]:
     """Pearson's correlation by metric and dataset, with 95 % intervals from questions drawn anew."""
-    datasets = list(dict.fromkeys(one.dataset for one in passages))
-    by_question = {
-        dataset: list(_grouped([one for one in passages if one.dataset == dataset]).values()) for dataset in datasets
-    }
-    yield f"| metric | {' | '.join(datasets)} |"
-    yield "|---" * (1 + len(datasets)) + "|"
+    datasets = dict.fromkeys(one.dataset for one in passages)
+    columns = {dataset: [one for one in passages if one.dataset == dataset] for dataset in datasets}
+    if len(columns) > 1:
+        columns["all"] = list(passages)
+    by_question = {name: list(_grouped(column).values()) for name, column in columns.items()}
+    yield f"| metric | {' | '.join(columns)} |"
+    yield "|---" * (1 + len(columns)) + "|"
     counts = [f"{len(groups)}, {sum(map(len, groups))}" for groups in by_question.values()]
     yield f"| questions, passages | {' | '.join(counts)} |"
+    known = [f"{fmean(group[0].known for group in groups):.2f}" for groups in by_question.values()]
+    yield f"| belief without a passage | {' | '.join(known)} |"
     for metric, name in NAMES.items():
-        if not any(metric in one.utility for one in passages):
-            continue
-        cells = []
-        for groups in by_question.values():
-            rng = np.random.default_rng(0)
-            columns = [
-                np.array([(one.utility[metric], one.worth) for one in group if metric in one.utility]).reshape(-1, 2)
-                for group in groups
-            ]
-            drawn = [
-                correlation(np.concatenate([columns[place] for place in rng.integers(len(columns), size=len(columns))]))
-                for _ in range(RESAMPLES)
-            ]
-            low, high = np.nanquantile(drawn, [0.025, 0.975])
-            cells.append(f"{correlation(np.concatenate(columns)):.2f} ({low:.2f} to {high:.2f})")
-        yield f"| {name} | {' | '.join(cells)} |"
+        if any(metric in one.utility for one in passages):
+            yield f"| {name} | {' | '.join(_cell(metric, groups) for groups in by_question.values())} |"
 
 
-def _grouped(passages: Sequence[Passage]) -> dict[str, list[Passage]]:
-    groups: dict[str, list[Passage]] = {}
+def _grouped(passages: Sequence[Passage]) -> dict[tuple[str, str], list[Passage]]:
+    groups: dict[tuple[str, str], list[Passage]] = {}
     for one in passages:
-        groups.setdefault(one.question, []).append(one)
+        groups.setdefault((one.dataset, one.question), []).append(one)
     return groups
+
+
+def _cell(metric: str, groups: Sequence[Sequence[Passage]]) -> str:
+    pairs = [
+        np.array([(one.utility[metric], one.worth) for one in group if metric in one.utility]).reshape(-1, 2)
+        for group in groups
+    ]
+    return with_interval(pairs, correlation)
+
+
+def with_interval(groups: Sequence[Any], statistic: Callable[[Any], float]) -> str:
+    """A statistic of all rows, and its 95 % interval from groups drawn anew."""
+    rng = np.random.default_rng(0)
+    drawn = [
+        statistic(np.concatenate([groups[place] for place in rng.integers(len(groups), size=len(groups))]))
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    return f"{statistic(np.concatenate(groups)):.2f} ({low:.2f} to {high:.2f})"
+
+
+def of_both(
+    passages: Sequence[Passage], others: Sequence[Passage]
+) -> dict[tuple[str, str], tuple[list[Passage], list[Passage]]]:
+    """The passages of the questions that two judges have, by question."""
+    ours, theirs = _grouped(passages), _grouped(others)
+    both = {key: (ours[key], theirs[key]) for key in ours if key in theirs}
+    return {key: pair for key, pair in both.items() if [one.worth for one in pair[0]] == [one.worth for one in pair[1]]}
+
+
+def above(both: Mapping[tuple[str, str], tuple[Sequence[Passage], Sequence[Passage]]]) -> Iterator[str]:
+    """How much higher the correlation of ΔSePer, soft, is than the other judge's, for each dataset and for all."""
+    columns = {
+        key: np.array([(a.utility[SOFT], b.utility[SOFT], a.worth) for a, b in zip(*pair, strict=True)])
+        for key, pair in both.items()
+    }
+    names = dict.fromkeys(dataset for dataset, _ in columns)
+    groups = [[rows for (dataset, _), rows in columns.items() if dataset == name] for name in names]
+    if len(groups) > 1:
+        groups.append(list(columns.values()))
+    cells = (with_interval(each, difference) for each in groups)
+    yield f"| {NAMES[SOFT]}, above the other judge | {' | '.join(cells)} |"
+
+
+def difference(rows: Any) -> float:  # noqa: ANN401 - [n, 3]
+    """Pearson's correlation of the first and the last column, less that of the second and the last."""
+    return correlation(rows[:, [0, 2]]) - correlation(rows[:, [1, 2]])
 
 
 def correlation(rows: Any) -> float:  # noqa: ANN401 - [n, 2]
@@ -193,6 +232,7 @@ def main() -> None:
     parser.add_argument("--max-answer-tokens", type=int, default=512)
     parser.add_argument("--bertscore", metavar="MODEL:LAYER")
     parser.add_argument("--at-once", type=int, default=8, help="questions")
+    parser.add_argument("--against", type=Path, metavar="OTHER.jsonl")
     parser.add_argument("--known", type=float, default=float("inf"))
     given = parser.parse_args()
     named = {name: value for name in ("llm", "judge", "encoder") if (value := getattr(given, name)) is not None}
@@ -214,7 +254,14 @@ def main() -> None:
             asyncio.run(measure(kind, asked, context, given))
     except UserFault as fault:
         parser.error(str(fault))
-    print("\n".join(table([one for one in read(given.run) if one.known < given.known])))
+    passages = [one for one in read(given.run) if one.known < given.known]
+    if given.against is None:
+        print("\n".join(table(passages)))
+        return
+    both = of_both(passages, read(given.against))
+    if not both:
+        parser.error(f"{given.run} and {given.against} have no question in common.")
+    print("\n".join([*table([one for ours, _ in both.values() for one in ours]), *above(both)]))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ def test_each_stage_of_dense_rag_is_scored_where_the_first_answer_was_uncertain(
         "first context: right 0, F1 0.00 (0.00 to 0.00), DSE 0.60 (0.60 to 0.60), answers changed 0",
         "split again: right 0, F1 0.00 (0.00 to 0.00), DSE 0.40 (0.40 to 0.40), answers changed 0",
         "refined: right 1, F1 1.00 (1.00 to 1.00), DSE 0.10 (0.10 to 0.10), answers changed 1",
+        "refined above the first context: 1.00 (1.00 to 1.00)",
         "context called sufficient: 1, right 1",
         "context called insufficient: 1, right 0",
     ]
