@@ -19,9 +19,9 @@ from dubito.retrieval.chunking import embedding_text
 from dubito.retrieval.corpus import Corpus, Document
 from dubito.retrieval.first_stage import open_first_stage
 from dubito.retrieval.index import Index
+from dubito.tests.small_bert import save_bert
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
 pytestmark = pytest.mark.weights
 
@@ -30,23 +30,8 @@ WORDS = ["ferry", "bay", "tide", "river", "lune", "isle", "sand", "cross", "walk
 
 def make_model(folder: Path, seed: int, words: Sequence[str] = WORDS) -> Path:
     """A SPLADE model of 2 layers and 16 dimensions, saved; of its weighted words about a half are not 0."""
-    torch.manual_seed(seed)
     base = folder.with_name(folder.name + "-base")
-    base.mkdir()
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    (base / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer: Any = BertTokenizer(str(base / "vocab.txt"))
-    tokenizer.save_pretrained(base)
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=1.0,
-    )
-    BertForMaskedLM(config).save_pretrained(base)
+    save_bert("BertForMaskedLM", base, words, seed=seed, initializer_range=1.0)
     SparseEncoder(modules=[MLMTransformer(str(base)), SpladePooling()], device="cpu").save(str(folder))
     return folder
 

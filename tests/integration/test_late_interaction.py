@@ -21,12 +21,12 @@ from dubito.retrieval.index import Index
 from dubito.retrieval.late_interaction import cached_late_graph
 from dubito.tests.json_lines import write_lines
 from dubito.tests.scripted import ScriptedChat
+from dubito.tests.small_bert import save_bert
 from dubito.tests.unit.test_document_graph import NoEncoder
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.weights
@@ -36,23 +36,7 @@ TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, size=1 + i % 6)) for i 
 
 
 def make_base(folder: Path) -> Path:
-    """A BERT of 2 layers and 16 dimensions with its tokenizer, saved."""
-    torch.manual_seed(0)
-    folder.mkdir()
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer: Any = BertTokenizer(str(folder / "vocab.txt"))
-    tokenizer.save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=1.0,
-    )
-    BertModel(config).save_pretrained(folder)
+    save_bert("BertModel", folder, WORDS, initializer_range=1.0)
     return folder
 
 

@@ -20,6 +20,7 @@ from dubito.models.rerankers import Reranker, open_reranker
 from dubito.models.transformers_chat import TransformersChat
 from dubito.models.weights import minilm_folder
 from dubito.tests.scripted import ScriptedChat, ScriptedEncoder
+from dubito.tests.small_bert import save_bert
 
 QUERY = "which river flows past lancaster"
 WORDS = [
@@ -44,22 +45,11 @@ TEXTS = ["the lune flows past lancaster", "ada", "a castle in the town " * 30, "
 
 def make(folder: Path, labels: dict[int, str]) -> Path:
     """A tiny BERT whose head is large, so that its scores differ."""
-    import torch  # noqa: PLC0415
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer  # noqa: PLC0415
-
-    folder.mkdir()
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer: Any = BertTokenizer(str(folder / "vocab.txt"), model_max_length=WINDOW)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=WINDOW, id2label=labels, initializer_range=0.5,
-    )  # fmt: skip
-    model: Any = BertForSequenceClassification(config)
+    model = save_bert(
+        "BertForSequenceClassification", folder, WORDS, window=WINDOW, id2label=labels, initializer_range=0.5
+    )
     model.classifier.bias.data[0] = -0.4  # so that some logits are negative
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     return folder
 
 
