@@ -12,7 +12,7 @@ The first line measures what FILE.jsonl does not have yet, and both print the ta
 at most so many a question; without it all. The paper leaves out the questions of Natural Questions, MS MARCO and SQuAD
 that the model answers by itself, and does not say how it tells them: with --known 0.5 those whose belief without a
 passage is at least 0.5. OTHER.jsonl: the same passages by another judge; the table then has the questions of both
-files, and a row how much higher the correlation of ΔSePer, soft, is than the other judge's. FILE.jsonl has no passages.
+files, and rows how much higher the correlations of ΔSePer are than the other judge's. FILE.jsonl has no passages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ NAMES = {
     "entropy": "entropy",
     "semantic_entropy": "semantic entropy",
 }
-SOFT = "seper_soft"
+JUDGED = ("seper_soft", "seper_hard")
+"""The metrics that are compared with those of another judge."""
 RESAMPLES = 2000
 
 
@@ -180,7 +181,7 @@ def with_interval(groups: Sequence[Any], statistic: Callable[[Any], float]) -> s
         for _ in range(RESAMPLES)
     ]
     low, high = np.nanquantile(drawn, [0.025, 0.975])
-    return f"{statistic(np.concatenate(groups)):.2f} ({low:.2f} to {high:.2f})"
+    return f"{statistic(np.concatenate(groups)):z.2f} ({low:z.2f} to {high:z.2f})"
 
 
 def of_both(
@@ -192,10 +193,10 @@ def of_both(
     return {key: pair for key, pair in both.items() if [one.worth for one in pair[0]] == [one.worth for one in pair[1]]}
 
 
-def above(both: Mapping[tuple[str, str], tuple[Sequence[Passage], Sequence[Passage]]]) -> Iterator[str]:
-    """How much higher the correlation of ΔSePer, soft, is than the other judge's, for each dataset and for all."""
+def above(both: Mapping[tuple[str, str], tuple[Sequence[Passage], Sequence[Passage]]], metric: str) -> str:
+    """How much higher a metric's correlation is than with the other judge, for each dataset and for all."""
     columns = {
-        key: np.array([(a.utility[SOFT], b.utility[SOFT], a.worth) for a, b in zip(*pair, strict=True)])
+        key: np.array([(a.utility[metric], b.utility[metric], a.worth) for a, b in zip(*pair, strict=True)])
         for key, pair in both.items()
     }
     names = dict.fromkeys(dataset for dataset, _ in columns)
@@ -203,7 +204,7 @@ def above(both: Mapping[tuple[str, str], tuple[Sequence[Passage], Sequence[Passa
     if len(groups) > 1:
         groups.append(list(columns.values()))
     cells = (with_interval(each, difference) for each in groups)
-    yield f"| {NAMES[SOFT]}, above the other judge | {' | '.join(cells)} |"
+    return f"| {NAMES[metric]}, above the other judge | {' | '.join(cells)} |"
 
 
 def difference(rows: Any) -> float:  # noqa: ANN401 - [n, 3]
@@ -261,7 +262,11 @@ def main() -> None:
     both = of_both(passages, read(given.against))
     if not both:
         parser.error(f"{given.run} and {given.against} have no question in common.")
-    print("\n".join([*table([one for ours, _ in both.values() for one in ours]), *above(both)]))
+    print(
+        "\n".join(
+            [*table([one for ours, _ in both.values() for one in ours]), *(above(both, metric) for metric in JUDGED)]
+        )
+    )
 
 
 if __name__ == "__main__":

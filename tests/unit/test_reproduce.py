@@ -350,7 +350,7 @@ def test_two_judges_are_compared_on_the_passages_that_both_have() -> None:
     def passages(dataset: str, question: str, *soft: float) -> list[passage_utility.Passage]:
         worth = [1.0, *[0.0] * (len(soft) - 1)]
         return [
-            passage_utility.Passage(dataset, question, value, 0.2, {passage_utility.SOFT: gain})
+            passage_utility.Passage(dataset, question, value, 0.2, {"seper_soft": gain})
             for value, gain in zip(worth, soft, strict=True)
         ]
 
@@ -360,5 +360,5 @@ def test_two_judges_are_compared_on_the_passages_that_both_have() -> None:
     both = passage_utility.of_both(ours, [*theirs, *passages("musique", "2", 0.1, 0.1)])
     # hotpotqa: 1 - 1; musique: 1 - (-1). All four: the other judge's gains (0.1, 0, 0, 0.3) and worths (1, 0, 1, 0)
     # have a covariance of 0.1 / 4 - 0.1 · 0.5 = -0.025 and deviations of √0.015 and 0.5, so a correlation of -0.41
-    cells = [cell.split(" ", 1)[0] for cell in next(passage_utility.above(both)).split(" | ")[1:]]
+    cells = [cell.split(" ", 1)[0] for cell in passage_utility.above(both, "seper_soft").split(" | ")[1:]]
     assert cells == ["0.00", "2.00", "1.41"]
