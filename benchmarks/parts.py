@@ -1,13 +1,12 @@
 """What do the parts of a technique do to an answer? From the outcomes of an evaluation, without asking anything again.
 
-    python benchmarks/parts.py RUN [RUN ...] [--questions-of RUN]
+    python benchmarks/parts.py RUN [RUN ...]
 
 RUN: a run of `dubito eval`, or what `dubito report RUN --keep` made of it. DF-RAG: does the support tell which chunk
 set has the gold documents (sampling=uniform, which scores every set)? DENSE-RAG: the answers to uncertain questions
 after each stage, with the DSE. SUNAR: the answer before and after the evidence is read again. SeaKR: the answers of
 both endings. If they were measured: is ΔSePer larger where the evidence has every supporting document, and do right
-answers get higher ratings by a model? Intervals are 95 %, over questions. --questions-of: only the questions that this
-run has answers to.
+answers get higher ratings by a model? Intervals are 95 %, over questions.
 """
 
 from __future__ import annotations
@@ -62,13 +61,6 @@ def asked_in(folder: Path) -> Answers:
     return found
 
 
-def of_the_questions(found: Answers, other: Answers) -> Answers:
-    """The answers to questions that the other run answered, too."""
-    wanted = {one.question.id for asked in other.values() for one in asked}
-    some = {key: [one for one in asked if one.question.id in wanted] for key, asked in found.items()}
-    return {key: asked for key, asked in some.items() if asked}
-
-
 def figure(values: Sequence[float]) -> str:
     """A mean with its interval: "0.54 (0.49 to 0.60)"; "-" of nothing."""
     if not values:
@@ -81,7 +73,7 @@ def of_df_rag(asked: Sequence[Asked]) -> Iterator[str]:
     """The support of chunk sets beside the gold documents that are in them."""
     names = ("the chosen set", "a set of most support", "any set", "the set of λ = 1", "the best set")
     recalls: dict[str, list[float]] = {name: [] for name in names}
-    levels, ties, orders, sets = [], 0, [], 0
+    levels, ties, orders, sets, scores = [], 0, [], 0, []
     for one in asked:
         candidates, gold = one.output["candidates"], set(one.question.gold_documents)
         by_levels = {tuple(each["lambdas"]): each["support"] for each in one.output["supports"]}
@@ -96,6 +88,7 @@ def of_df_rag(asked: Sequence[Asked]) -> Iterator[str]:
         shares = (chosen, fmean(most), fmean(recall), recall[-1], max(recall))
         for name, value in zip(names, shares, strict=True):
             recalls[name].append(value)
+        scores.append(score(one.output["answer"], one.question))
         ties += len(set(support)) == 1
         sets += len(support)
         levels += support
@@ -108,6 +101,7 @@ def of_df_rag(asked: Sequence[Asked]) -> Iterator[str]:
     yield from (f"recall of {name}: {figure(values)}" for name, values in recalls.items())
     gains = [chosen - similar for chosen, similar in zip(recalls[names[0]], recalls[names[3]], strict=True)]
     yield f"the chosen set above the set of λ = 1: {figure(gains)}"
+    yield f"F1 of the answers: {figure(scores)}"
 
 
 def of_dense_rag(asked: Sequence[Asked]) -> Iterator[str]:
@@ -265,13 +259,10 @@ def main() -> None:
     """Print the parts of every system of the runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--questions-of", type=Path, metavar="RUN")
     given = parser.parse_args()
     for folder in given.runs:
         try:
             found = asked_in(folder)
-            if given.questions_of is not None:
-                found = of_the_questions(found, asked_in(given.questions_of))
         except UserFault as fault:
             parser.error(str(fault))
         parts = [(label, asked, of) for (label, graph), asked in found.items() for of in parts_of(graph, asked)]
