@@ -137,7 +137,10 @@ def read(file: Path) -> list[Passage]:
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
     if lines and not lines[-1].endswith("\n"):
         file.write_text("".join(lines[:-1]), encoding="utf-8")
-    return [Passage(**json.loads(line)) for line in lines if line.endswith("\n")]
+    try:
+        return [Passage(**json.loads(line)) for line in lines if line.endswith("\n")]
+    except (TypeError, ValueError) as fault:
+        raise UserFault(f"{file} has no passages that this benchmark measured: name another file.") from fault
 
 
 def table(passages: Sequence[Passage]) -> Iterator[str]:
@@ -253,20 +256,25 @@ def main() -> None:
             answerable = [one for one in load_dataset(dataset).questions if one.answerable and one.gold_documents]
             asked = [one for one in sample(answerable, given.limit) if one.id not in done]
             asyncio.run(measure(kind, asked, context, given))
+        print("\n".join(shown(given.run, given.against, given.known)))
     except UserFault as fault:
         parser.error(str(fault))
-    passages = [one for one in read(given.run) if one.known < given.known]
-    if given.against is None:
-        print("\n".join(table(passages)))
+
+
+def shown(run: Path, against: Path | None, known: float) -> Iterator[str]:
+    """The table of a file, and its comparison with another judge's."""
+    for file in filter(None, (run, against)):
+        if not file.exists():
+            raise UserFault(f"There is no file {file}: measure it first, with --dataset.")
+    passages = [one for one in read(run) if one.known < known]
+    if against is None:
+        yield from table(passages)
         return
-    both = of_both(passages, read(given.against))
+    both = of_both(passages, read(against))
     if not both:
-        parser.error(f"{given.run} and {given.against} have no question in common.")
-    print(
-        "\n".join(
-            [*table([one for ours, _ in both.values() for one in ours]), *(above(both, metric) for metric in JUDGED)]
-        )
-    )
+        raise UserFault(f"{run} and {against} have no question in common.")
+    yield from table([one for ours, _ in both.values() for one in ours])
+    yield from (above(both, metric) for metric in JUDGED)
 
 
 if __name__ == "__main__":

@@ -341,6 +341,7 @@ def test_seper_is_compared_with_what_passages_are_worth(
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
     rows = {row[0]: row[1] for row in cells if len(row) == 2}
     assert rows["questions, passages"] == f"{len(befores)}, {len(worth)}"
+    assert float(rows["belief without a passage"]) == round(sum(befores) / len(befores), 2)
     assert {name: float(rows[shown].split(" ", 1)[0]) for name, shown in passage_utility.NAMES.items()} == {
         name: curved if name == "semantic_entropy" else linear for name in passage_utility.NAMES
     }
@@ -355,6 +356,8 @@ def test_two_judges_are_compared_on_the_passages_that_both_have() -> None:
         ]
 
     ours = [*passages("hotpotqa", "1", 0.5, 0.0), *passages("musique", "1", 0.5, 0.0), *passages("musique", "2", 0.9)]
+    counts = next(line for line in passage_utility.table(ours) if "questions" in line)
+    assert counts == "| questions, passages | 1, 2 | 2, 3 | 3, 5 |"
     # the right sign, the wrong sign, and a question with a passage more
     theirs = [*passages("hotpotqa", "1", 0.1, 0.0), *passages("musique", "1", 0.0, 0.3)]
     both = passage_utility.of_both(ours, [*theirs, *passages("musique", "2", 0.1, 0.1)])
