@@ -1,18 +1,19 @@
 """What do the parts of a technique do to an answer? From the outcomes of an evaluation, without asking anything again.
 
-    python benchmarks/parts.py RUN [RUN ...]
+    python benchmarks/parts.py RUN [RUN ...] [--together]
 
 RUN: a run of `dubito eval`, or what `dubito report RUN --keep` made of it. DF-RAG: does the support tell which chunk
 set has the gold documents (sampling=uniform, which scores every set)? DENSE-RAG: the answers to uncertain questions
 after each stage, with the DSE. SUNAR: the answer before and after the evidence is read again. SeaKR: the answers of
 both endings. If they were measured: is ΔSePer larger where the evidence has every supporting document, and do right
-answers get higher ratings by a model? Intervals are 95 %, over questions.
+answers get higher ratings by a model? Intervals are 95 %, over questions. --together: the answers of a system in all
+runs as if they were of one; a question counts once.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -59,6 +60,17 @@ def asked_in(folder: Path) -> Answers:
                 measured = {**seper.get(asked, {}), **ratings.get(asked, {})}
                 found.setdefault(key, []).append(Asked(by_id[outcome.question], outcome.output, measured))
     return found
+
+
+def merged(runs: Iterable[Answers]) -> Answers:
+    """The answers of all runs; a question that several have answers to counts once, as in the first."""
+    together: dict[tuple[str, str], dict[str, Asked]] = {}
+    for found in runs:
+        for key, asked in found.items():
+            by_question = together.setdefault(key, {})
+            for one in asked:
+                by_question.setdefault(one.question.id, one)
+    return {key: list(by_question.values()) for key, by_question in together.items()}
 
 
 def figure(values: Sequence[float]) -> str:
@@ -259,15 +271,18 @@ def main() -> None:
     """Print the parts of every system of the runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--together", action="store_true", help="a system's answers in all runs as if of one run")
     given = parser.parse_args()
-    for folder in given.runs:
-        try:
-            found = asked_in(folder)
-        except UserFault as fault:
-            parser.error(str(fault))
+    try:
+        runs = {str(folder): asked_in(folder) for folder in given.runs}
+    except UserFault as fault:
+        parser.error(str(fault))
+    if given.together:
+        runs = {" and ".join(runs): merged(runs.values())}
+    for name, found in runs.items():
         parts = [(label, asked, of) for (label, graph), asked in found.items() for of in parts_of(graph, asked)]
         if not parts:
-            parser.error(f"{folder} has no answers of {', '.join(PARTS)}, no measured SePer and no ratings.")
+            parser.error(f"{name} has no answers of {', '.join(PARTS)}, no measured SePer and no ratings.")
         for label, asked, of in parts:
             print(f"\n{label}: {len(asked)} answers")
             print("\n".join(f"  {line}" for line in of(asked)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from dubito.benchmarks.parts import (
     Asked,
+    merged,
     of_dense_rag,
     of_df_rag,
     of_ratings,
@@ -113,6 +115,12 @@ def test_seper_stands_beside_the_documents_and_the_answers() -> None:
     assert list(parts_of("vanilla_rag", asked)) == [of_seper]
     assert list(parts_of("seakr", asked)) == [of_seakr, of_seper]
     assert list(parts_of("vanilla_rag", asked[3:])) == []
+
+
+def test_a_question_of_two_runs_counts_once() -> None:
+    key, other = ("dense_rag", "dense_rag"), ("plain", "vanilla_rag")
+    first, again, when = Asked(WHO, {"dse": 0.1}), Asked(WHO, {"dse": 0.9}), Asked(replace(WHO, id="q2"), {})
+    assert merged([{key: [first]}, {key: [again, when], other: [again]}]) == {key: [first, when], other: [again]}
 
 
 def test_the_ratings_of_right_answers_stand_beside_those_of_wrong_ones() -> None:
