@@ -28,6 +28,7 @@ from dubito.evals.seper import Piece, SePerResult
 from dubito.graphs.context_from_text import context_for
 from dubito.graphs.registry import graph_named
 from dubito.models.bert_score import BertScorer
+from dubito.tests.json_lines import write_lines
 from dubito.tests.reported import answered, asked, dse, failed, made, unsure, vanilla
 from typer.testing import CliRunner
 
@@ -365,3 +366,20 @@ def test_two_judges_are_compared_on_the_passages_that_both_have() -> None:
     # have a covariance of 0.1 / 4 - 0.1 · 0.5 = -0.025 and deviations of √0.015 and 0.5, so a correlation of -0.41
     cells = [cell.split(" ", 1)[0] for cell in passage_utility.above(both, "seper_soft").split(" | ")[1:]]
     assert cells == ["0.00", "2.00", "1.41"]
+
+
+@pytest.mark.parametrize(
+    ("against", "sentence"),
+    [
+        ("missing.jsonl", "There is no file .*missing.jsonl: measure it first"),
+        ("foreign.jsonl", "foreign.jsonl has no passages that this benchmark measured"),
+        ("other.jsonl", "run.jsonl and .*other.jsonl have no question in common"),
+    ],
+)
+def test_a_file_that_cannot_be_compared_is_refused(tmp_path: Path, against: str, sentence: str) -> None:
+    passage = passage_utility.Passage("hotpotqa", "1", 1.0, 0.2, {"seper_soft": 0.5})
+    write_lines(tmp_path / "run.jsonl", [passage._asdict()])
+    write_lines(tmp_path / "other.jsonl", [passage._replace(question="2")._asdict()])
+    write_lines(tmp_path / "foreign.jsonl", [{"id": "1"}])
+    with pytest.raises(UserFault, match=sentence):
+        list(passage_utility.shown(tmp_path / "run.jsonl", tmp_path / against, float("inf")))
